@@ -7,8 +7,8 @@
 
 #include "base/clock.h"
 #include "graph/passes/recompute.h"
-#include "planner/reshard/call_bytes.h"
 #include "planner/reshard/forbidden_reshardings.h"
+#include "planner/reshard/sum_price.h"
 #include "planner/rules/placing.h"
 #include "planner/schedule/roles.h"
 #include "planner/solver/deadline.h"
@@ -155,7 +155,7 @@ std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
 
 SearchSpace PlanSearch::enumerate() {
   SearchSpace space;
-  space.call_bytes = call_bytes(graph_, cluster_);
+  space.sum_prices = sum_prices(graph_, cluster_, options_.exposed);
   space.reshards_updates = constraints_.reshards_updates();
   space.strategies.resize(folding_.classes.size());
   for (size_t c = 0; c < folding_.classes.size(); ++c) {

@@ -50,6 +50,9 @@ struct PlanOptions {
   /// what runs beside kernels. The search knows neither exactly. Null: nothing. Given by the
   /// caller, as arena_use is.
   std::function<void(Plan&)> retime = nullptr;
+  /// What the search takes for the fraction of gradients' sums that is not hidden beside kernels
+  /// (planner/reshard/sum_price.h). Several are tried where something is hidden.
+  double exposed = 1;
   /// May results of the forward pass be computed again in the backward pass, where what is kept is
   /// too much, or where that takes less time than cutting it (planner/recompute.h)?
   bool recompute = false;

@@ -108,7 +108,8 @@ void adamw(const Adam& a, double beta1, double beta2, const Extras& extras,
               *v_in = args.in[3].as<float>();
   float *p_out = args.out[0].as<float>(), *m_out = args.out[1].as<float>(),
         *v_out = args.out[2].as<float>();
-  extras.for_gradient(args, [&](int64_t i, int64_t n, const float* grad) {
+  // By value: GCC 12 does not vectorise loads through captured references.
+  extras.for_gradient(args, [=](int64_t i, int64_t n, const float* grad) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
       const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? l2 * p : 0.0f);
@@ -130,7 +131,8 @@ void sgd(float momentum, float decay, bool nesterov, const Extras& extras, const
   const float *p_in = args.in[0].as<float>(), *b_in = args.in[2].as<float>();
   float *p_out = args.out[0].as<float>(), *b_out = args.out[1].as<float>();
   const float from_g = nesterov ? 1.0f : 0.0f, from_buffer = nesterov ? momentum : 1.0f;
-  extras.for_gradient(args, [&](int64_t i, int64_t n, const float* grad) {
+  // By value: GCC 12 does not vectorise loads through captured references.
+  extras.for_gradient(args, [=](int64_t i, int64_t n, const float* grad) {
 #pragma omp simd
     for (int64_t j = 0; j < n; ++j) {
       const float p = p_in[i + j], g = clip * grad[j] + (kDecay ? decay * p : 0.0f);

@@ -112,13 +112,13 @@ int ReshardTimes::number_of(const Sharding& sharding) {
   return it->second;
 }
 
-int ReshardTimes::number_of(const TensorType& type, double call) {
-  const auto [it, fresh] = type_numbers_.emplace(std::tuple(type.dtype, type.shape, call),
+int ReshardTimes::number_of(const TensorType& type, const SumPrice& price) {
+  const auto [it, fresh] = type_numbers_.emplace(std::tuple(type.dtype, type.shape, price),
                                                  static_cast<int>(types_.size()));
   if (fresh) {
     types_.emplace_back();
     types_.back().type = type;
-    types_.back().call = call;
+    types_.back().price = price;
     find_table(types_.back());
   }
   return it->second;
@@ -217,7 +217,7 @@ void ReshardTimes::search_from(Table& table, int from) {
 double ReshardTimes::seconds(int type, int from, int to) {
   if (from == to) return 0;
   Type& t = types_[static_cast<size_t>(type)];
-  const bool summed = t.call > 0 && !sharding(from).partial.empty();
+  const bool summed = t.price != SumPrice{} && !sharding(from).partial.empty();
   if (!summed && t.table != nullptr && one_kind(sharding(from), sharding(to))) {
     const int a = state_of(t, from), b = state_of(t, to);
     if (a >= 0 && b >= 0) {
@@ -241,7 +241,7 @@ FactoredProblem::Edge ReshardTimes::edge(int type, const std::vector<int>& have,
   std::optional<ReduceOp> op;
   const auto state = [&](int number) {
     const Sharding& s = sharding(number);
-    plain = plain && (t.call == 0 || s.partial.empty());
+    plain = plain && (t.price == SumPrice{} || s.partial.empty());
     for (const Sharding::Partial& p : s.partial) plain = plain && p.op == op.value_or(p.op);
     if (!s.partial.empty()) op = s.partial[0].op;
     const int found = plain ? state_of(t, number) : -1;
@@ -284,10 +284,12 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
     ++searches_;
     it->second = cheapest_reshard(t.type, sharding(from), sharding(to), mesh_, cluster_);
     const Sharding* before = &sharding(from);
+    const bool sums = !before->partial.empty();
     for (ReshardStep& step : it->second) {
-      if (t.call > 0 && step.kind == Collective::Kind::all_reduce)
+      if (t.price.call > 0 && step.kind == Collective::Kind::all_reduce)
         step.seconds = collective_seconds(step.kind, t.type, *before, step.after, step.dim,
-                                          step.to_dim, step.axes, mesh_, cluster_, t.call);
+                                          step.to_dim, step.axes, mesh_, cluster_, t.price.call);
+      if (sums) step.seconds *= t.price.exposed;
       before = &step.after;
     }
   }

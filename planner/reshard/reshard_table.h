@@ -10,6 +10,7 @@
 #include "graph/sharding.h"
 #include "planner/cost/cluster.h"
 #include "planner/reshard/reshard.h"
+#include "planner/reshard/sum_price.h"
 #include "planner/solver/factored_problem.h"
 
 namespace shardrun {
@@ -30,16 +31,16 @@ class ReshardTimes {
  public:
   ReshardTimes(const Mesh& mesh, const Cluster& cluster);
   int number_of(const Sharding& sharding);
-  /// `call`: of the values of that type that are meant, by call_bytes. It prices their all_reduces,
-  /// and does not change which steps a resharding takes.
-  int number_of(const TensorType& type, double call = 0);
+  /// `price`: of the values of that type that are meant. It does not change which steps a
+  /// resharding takes.
+  int number_of(const TensorType& type, const SumPrice& price = {});
   const Sharding& sharding(int number) const { return *shardings_[static_cast<size_t>(number)]; }
   double seconds(int type, int from, int to);
   /// A value of `type` that has a Sharding have[a] and is wanted in all of wants[b]: an edge
   /// between what makes it, with as many strategies as `have` has, and what wants it.
   FactoredProblem::Edge edge(int type, const std::vector<int>& have,
                              const std::vector<std::vector<int>>& wants);
-  /// cheapest_reshard itself, remembered; all_reduces with the seconds that `call` says.
+  /// cheapest_reshard itself, remembered; of a sum with the seconds that its price says.
   const std::vector<ReshardStep>& steps(int type, int from, int to);
   /// Time to make the copies of a value that its readers want, as partition does it:
   /// `redistributed` first
@@ -63,7 +64,7 @@ class ReshardTimes {
   };
   struct Type {
     TensorType type;
-    double call = 0;
+    SumPrice price;
     Table* table = nullptr;  // nullptr: pair by pair
     std::vector<int> dim;    // of the table, by dim of the type; -1: of one element
     std::vector<int> state;  // by Sharding's number; -1: not in the graph, -2: not asked yet
@@ -80,7 +81,7 @@ class ReshardTimes {
   std::vector<int> axis_of_;  // by mesh axis: its place in axes_, -1
   std::unordered_map<Sharding, int, Hash> numbers_;
   std::vector<const Sharding*> shardings_;
-  std::map<std::tuple<DType, Shape, double>, int> type_numbers_;
+  std::map<std::tuple<DType, Shape, SumPrice>, int> type_numbers_;
   std::vector<Type> types_;
   std::map<size_t, std::shared_ptr<const ReshardGraph>> graphs_;  // by dims
   /// By every state's outermost dims and bytes.

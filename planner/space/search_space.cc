@@ -246,7 +246,7 @@ class Builder {
   }
 
   int type_number(ValueId id) {
-    return times_.number_of(graph_.type(id), space_.call_bytes[at(id)]);
+    return times_.number_of(graph_.type(id), space_.sum_prices[at(id)]);
   }
 
   /// A Sharding without its partial axes.

@@ -8,7 +8,7 @@
 #include <set>
 
 #include "planner/planner.h"
-#include "planner/reshard/call_bytes.h"
+#include "planner/reshard/sum_price.h"
 #include "program/compile.h"
 #include "tests/planner/gpt_step.h"
 
@@ -219,25 +219,32 @@ TEST(CombineCollectives, TheSearchKnowsWhatGoesTogether) {
   options.planner = "dp";
   const Plan plan = plan_shardings(graph, Mesh::parse("2"), host_cluster(), options, rules);
   const Program program = compile(graph, plan, host_cluster(), 0, {});
-  const std::vector<double> expected = call_bytes(graph, host_cluster());
+  const std::vector<SumPrice> expected = sum_prices(graph, host_cluster(), 1);
   std::map<int32_t, double> bytes, most;  // by call
   std::set<ValueId> summed;
   for (const Step& step : program.steps) {
     if (step.call == 0) continue;
     const ValueId value = graph.find(step.source);
     bytes[step.call] += static_cast<double>(byte_size(graph.type(value)));
-    most[step.call] = std::max(most[step.call], expected[static_cast<size_t>(value)]);
+    most[step.call] = std::max(most[step.call], expected[static_cast<size_t>(value)].call);
     summed.insert(value);
   }
   EXPECT_TRUE(std::any_of(bytes.begin(), bytes.end(),
                           [&](const auto& call) { return call.second == most.at(call.first); }));
+  size_t gradients = 0, hidden = 0;
   for (size_t v = 0; v < expected.size(); ++v) {
-    if (expected[v] == 0) continue;
+    if (expected[v].call == 0) continue;
+    ++gradients;
     EXPECT_EQ(summed.count(static_cast<ValueId>(v)), 1U) << graph.values()[v].name;
   }
   Cluster apart = host_cluster();
   apart.collectives = Collectives::apart;
-  for (const double one : call_bytes(graph, apart)) EXPECT_EQ(one, 0);
+  for (const SumPrice& one : sum_prices(graph, apart, 0.5)) {
+    EXPECT_EQ(one.call, 0);
+    hidden += one.exposed == 0.5;
+  }
+  EXPECT_GT(gradients, 20U);
+  EXPECT_EQ(hidden, gradients);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "graph/node_exchanges.h"
 #include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
-#include "planner/reshard/call_bytes.h"
+#include "planner/reshard/sum_price.h"
 
 namespace shardrun {
 
@@ -16,7 +16,7 @@ LocalChanges::LocalChanges(const Graph& graph, const Plan& plan, const Cluster& 
       plan_(plan),
       cluster_(cluster),
       times_(plan.mesh, cluster),
-      call_bytes_(call_bytes(graph, cluster)),
+      sum_prices_(sum_prices(graph, cluster, 1)),
       reported_(graph.values().size(), false) {
   for (const auto& [held, next] : graph.updates) replaces_[next] = held;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
@@ -79,7 +79,7 @@ double LocalChanges::redistribute(ValueId value, const Sharding& made, NodeId ch
     want(plan_.values.at(graph_.value(held->second).name), graph_.phase_of(value));
   if (reported_[static_cast<size_t>(value)])
     want(Sharding::replicated(type.shape.size()), graph_.last_phase());
-  const int number = times_.number_of(type, call_bytes_[static_cast<size_t>(value)]),
+  const int number = times_.number_of(type, sum_prices_[static_cast<size_t>(value)]),
             from = times_.number_of(made);
   const std::string& name = graph_.value(value).name;
   const bool anew = plan_.regathered.count(name) > 0;

@@ -8,7 +8,6 @@
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
-#include "planner/reshard/call_bytes.h"
 
 namespace shardrun {
 
@@ -97,26 +96,22 @@ double PlannedSteps::bytes_of_call(size_t step) const {
 }
 
 void PlannedSteps::retime(Plan& plan) const {
-  const std::vector<double> searched = call_bytes(graph_, cluster_);
   std::vector<double> seconds;  // by step
-  double all = 0;
+  double kernels = 0, collectives = 0;
   for (size_t s = 0; s < program_.steps.size(); ++s) {
     const Step& step = program_.steps[s];
-    const auto runs = static_cast<double>(program_.runs(step));
-    if (step.kind == Step::Kind::kernel) {
-      seconds.push_back(kernel_seconds_of(step));
-    } else if (step.collective->traits().is_exchange()) {
-      seconds.push_back(of_exchange(step).seconds);
-    } else {
-      seconds.push_back(collective_seconds_of(step, bytes_of_call(s)));
-      const double call = searched[static_cast<size_t>(values_.at(step.source))];
-      if (step.collective->kind == Collective::Kind::all_reduce)
-        plan.comm_seconds += runs * (seconds.back() - collective_seconds_of(step, call));
-    }
-    all += runs * seconds.back();
+    const bool kernel = step.kind == Step::Kind::kernel;
+    seconds.push_back(kernel ? kernel_seconds_of(step)
+                      : step.collective->traits().is_exchange()
+                          ? of_exchange(step).seconds
+                          : collective_seconds_of(step, bytes_of_call(s)));
+    (kernel ? kernels : collectives) += static_cast<double>(program_.runs(step)) * seconds.back();
   }
-  if (cluster_.collectives == Collectives::apart)
-    plan.hidden_seconds = std::max(0.0, all - critical_path(program_, seconds));
+  plan.comm_seconds = collectives;
+  plan.hidden_seconds =
+      cluster_.collectives == Collectives::apart
+          ? std::max(0.0, kernels + collectives - critical_path(program_, seconds))
+          : 0;
   plan.seconds = plan.compute_seconds + plan.comm_seconds - plan.hidden_seconds;
 }
 

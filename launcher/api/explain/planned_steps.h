@@ -25,9 +25,9 @@ class PlannedSteps {
   PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                const Program& program);
   PlannedStep of(size_t step) const;
-  /// Corrects a plan's times by these steps. The planner's search knows of a sum which others could
-  /// be of its call (planner/reshard/call_bytes.h), not which ones are; and nothing of what runs
-  /// beside kernels (explain/critical_path.h).
+  /// Sets a plan's times of communication by these steps. The planner's search knows of a sum which
+  /// others could be of its call (planner/reshard/sum_price.h), not which ones are; and not what
+  /// runs beside kernels (explain/critical_path.h).
   void retime(Plan& plan) const;
 
  private:
