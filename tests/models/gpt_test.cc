@@ -191,7 +191,8 @@ TEST_F(Gpt, ExternalWeightsAreTheInlineOnes) {
 TEST_F(Gpt, PresetsHaveTheirNamesSizes) {
   const std::pair<const char*, int64_t> sizes[] = {
       {"gpt2-124m", 124439808},   {"gpt2-350m", 354823168}, {"gpt2-774m", 774030080},
-      {"gpt2-1558m", 1557611200}, {"llama-8b", 8030261248}, {"t7b", 8538074112}};
+      {"gpt2-1558m", 1557611200}, {"llama-8b", 8030261248}, {"t7b", 8538074112},
+      {"t2b", 2506434560}};
   for (const auto& [name, parameters] : sizes) {
     GptOptions o = gpt_preset(name);
     o.weights = false;

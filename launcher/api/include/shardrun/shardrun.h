@@ -526,8 +526,10 @@ struct CalibrateReport {
 /// report and the file.
 CalibrateReport calibrate(World& world, const CalibrateRequest& request);
 
+/// The functions below write a model as ONNX, and return how many parameters it has. They throw
+/// Failure(call): sizes that do not fit together, or a file that cannot be written.
 struct GptModel {
-  std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b
+  std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t2b, t7b
   // Over the preset's:
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
   std::optional<int64_t> kv_heads, head_width, mlp_width;
@@ -538,7 +540,7 @@ struct GptModel {
   bool weights = true;  // false: initialisers are described, each rank makes its own shard
   uint64_t seed = 0;
 };
-void write_gpt(const GptModel& model, const std::string& path);
+int64_t write_gpt(const GptModel& model, const std::string& path);
 
 /// Graph attention; what is not given is the preset's, or a small model's.
 struct GatModel {
@@ -550,7 +552,7 @@ struct GatModel {
   bool weights = true;
   uint64_t seed = 0;
 };
-void write_gat(const GatModel& model, const std::string& path);
+int64_t write_gat(const GatModel& model, const std::string& path);
 
 /// Wide residual networks; what is not given is the preset's, or wide_resnet50_2's.
 struct WideResNetModel {
@@ -562,7 +564,29 @@ struct WideResNetModel {
   bool weights = true;
   uint64_t seed = 0;
 };
-void write_wide_resnet(const WideResNetModel& model, const std::string& path);
+int64_t write_wide_resnet(const WideResNetModel& model, const std::string& path);
+
+/// Graph network simulators; what is not given is the preset's, or a small model's.
+struct GnsModel {
+  std::string preset;  // "", toast
+  std::optional<int64_t> steps, features, edge_features, hidden, latent, mlp_layers, outputs;
+  std::optional<int64_t> nodes, edges;
+  std::optional<bool> globals;        // a state of the whole graph besides
+  std::optional<std::string> recipe;  // flags of `shardrun train` that the file carries
+  bool weights = true;
+  uint64_t seed = 0;
+};
+int64_t write_gns(const GnsModel& model, const std::string& path);
+
+/// U-Nets of residual blocks; what is not given is the preset's, or a small model's.
+struct UNetModel {
+  std::string preset;  // "", toast
+  std::optional<int64_t> width, levels, blocks, heads, groups, channels, image, batch;
+  std::optional<std::string> recipe;
+  bool weights = true;
+  uint64_t seed = 0;
+};
+int64_t write_unet(const UNetModel& model, const std::string& path);
 
 std::string version();
 
