@@ -11,11 +11,9 @@
 namespace shardrun {
 namespace {
 
-constexpr const char* kRecipe = "--loss mse";
-
 // TOAST gives the steps, the layers and the sizes, and 875 M parameters: those of graph networks
 // with globals, which jraph's are.
-GnsOptions toast() {
+GnsOptions toast_gns() {
   GnsOptions o;
   o.steps = 24;
   o.hidden = 1024;
@@ -27,7 +25,7 @@ GnsOptions toast() {
   return o;
 }
 
-Presets<GnsOptions> gns_sizes() { return {{"toast", toast()}}; }
+Presets<GnsOptions> gns_sizes() { return {{"toast", toast_gns()}}; }
 
 class GnsWriter {
  public:
@@ -48,7 +46,7 @@ class GnsWriter {
     for (int64_t step = 0; step < o_.steps; ++step) pass(str("steps.", step, "."));
     decode();
     w_.output("predictions", kFloat, {nodes, std::to_string(o_.outputs)});
-    w_.metadata("shardrun.train", o_.recipe.empty() ? kRecipe : o_.recipe);
+    w_.metadata("shardrun.train", o_.recipe.empty() ? kRegressionRecipe : o_.recipe);
     w_.write(path);
     return w_.parameter_count();
   }

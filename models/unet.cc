@@ -12,11 +12,9 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-constexpr const char* kRecipe = "--loss mse";
-
 // TOAST gives the blocks, the heads and 3.6 billion parameters, but no width. With convolutions
 // between the levels and in the shortcuts there are 4305 width^2 weights.
-UNetOptions toast() {
+UNetOptions toast_unet() {
   UNetOptions o;
   o.width = 912;
   o.heads = 32;
@@ -24,7 +22,7 @@ UNetOptions toast() {
   return o;
 }
 
-Presets<UNetOptions> unet_sizes() { return {{"toast", toast()}}; }
+Presets<UNetOptions> unet_sizes() { return {{"toast", toast_unet()}}; }
 
 class UNetWriter {
  public:
@@ -60,7 +58,7 @@ class UNetWriter {
     x = conv({activated(x, "norm_out"), x.channels}, "conv_out", o_.channels, 3, 1);
     w_.node("Identity", {x.x}, {}, "predictions");
     w_.output("predictions", kFloat, dims);
-    w_.metadata("shardrun.train", o_.recipe.empty() ? kRecipe : o_.recipe);
+    w_.metadata("shardrun.train", o_.recipe.empty() ? kRegressionRecipe : o_.recipe);
     w_.write(path);
     return w_.parameter_count();
   }

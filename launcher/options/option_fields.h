@@ -305,8 +305,9 @@ inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::cluster,
           {.flag = "--cluster",
            .name = "cluster",
-           .help = "What to plan for: host (this machine), v100-32, a100-80, h100 or h200 (a node "
-                   "of 8), h100:4 (4 nodes), or a JSON file",
+           .help = "What to plan for: host (this machine), p100, v100-32, a100-40, a100-80, h100, "
+                   "h200 or tpu-v3 (a node of 8), h100:4 (4 nodes), or a JSON file; "
+                   "h100:4,memory=2x,within=2x multiplies its figures",
            .group = OptionGroup::machine}),
     field(&PlanRequest::solve_seconds,
           {.flag = "--plan-seconds",
