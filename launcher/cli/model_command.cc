@@ -71,7 +71,7 @@ void ModelCommand::add_model_options(CLI::App& app) {
 void ModelCommand::add_gpt(CLI::App& app) {
   gpt_command_ = add_model(
       app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
-      "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t2b, t7b, metadist-1, -2, "
+      "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b, metadist-1, -2, "
       "-4, -8 (MetaDist's Table 2)",
       output_);
   gpt_command_->add_option("--layers", gpt_.layers);

@@ -111,6 +111,13 @@ inline constexpr auto kModelOptions = std::make_tuple(
            .help = "Tensors of either side whose name matches begin as the model has them "
                    "(repeatable)",
            .group = OptionGroup::call}),
+    field(&ModelOptions::step,
+          {.flag = "--step",
+           .name = "step",
+           .help = "What to plan: train, forward (the forward pass alone) or token (what sample "
+                   "runs for each token; default: train, or forward where there is no loss)",
+           .group = OptionGroup::step,
+           .use = kOfModel}),
     field(&ModelOptions::loss,
           {.flag = "--loss",
            .name = "loss",
