@@ -117,7 +117,7 @@ inline constexpr auto kModelOptions = std::make_tuple(
            .help = "What to plan: train, forward (the forward pass alone) or token (what sample "
                    "runs for each token; default: train, or forward where there is no loss)",
            .group = OptionGroup::step,
-           .use = kOfModel}),
+           .use = kPlanFile | kSame}),
     field(&ModelOptions::loss,
           {.flag = "--loss",
            .name = "loss",

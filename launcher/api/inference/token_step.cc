@@ -36,7 +36,7 @@ Graph token_step(const Graph& forward) {
   std::string why;
   std::optional<Graph> step = cached_step(forward, find_tokens(forward), 1, rules, &why);
   SR_REQUIRE(step, invalid_input,
-             "a step that takes one token keeps keys and values, which cannot ", "be done: ", why);
+             "a step that takes one token keeps keys and values, which cannot be done: ", why);
   return std::move(*step);
 }
 

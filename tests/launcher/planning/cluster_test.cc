@@ -64,6 +64,10 @@ TEST_F(ClusterOption, FactorsPlanForAnotherMachine) {
   EXPECT_EQ(two["request"]["memory_bytes"].get<int64_t>(),
             2 * one["request"]["memory_bytes"].get<int64_t>());
   EXPECT_LT(two["train"]["seconds"], one["train"]["seconds"]);
+  at_->write("one.json", one.dump());
+  const Outcome both = at_->shardrun("explain one.json --diff plan.json");
+  EXPECT_EQ(both.status, 0) << describe(both);
+  EXPECT_NE(both.out.find("other is -"), std::string::npos) << describe(both);
   refused("plan gpt.onnx --ranks 2 --cluster h100,speed=2x",
           "field 'speed' is not known; known are memory, flops, memory_bandwidth, within, between");
   refused("plan gpt.onnx --ranks 2 --cluster host,memory=2x",
