@@ -6,6 +6,7 @@
 
 #include "models/onnx_writer.h"
 #include "models/presets.h"
+#include "models/scatter.h"
 
 namespace shardrun {
 namespace {
@@ -125,27 +126,14 @@ class GatWriter {
     const std::string e = activated(w_.node(
         "Add", {w_.node("Gather", {s_source, source_}), w_.node("Gather", {s_target, target_})}));
     // Softmax over the edges of one target, kept from overflow by the largest score.
-    const std::string lowest = filled_like(s_target, std::numeric_limits<float>::lowest());
-    const std::string most = scatter(lowest, e, "max", {1});
+    const std::string lowest = filled_like(w_, s_target, std::numeric_limits<float>::lowest());
+    const std::string most = scatter_rows(w_, lowest, target_, e, 2, "max");
     const std::string w = w_.node("Exp", {w_.node("Sub", {e, w_.node("Gather", {most, target_})})});
-    const std::string total = scatter(filled_like(s_target, 0), w, "add", {1});
+    const std::string total = scatter_rows(w_, filled_like(w_, s_target, 0), target_, w, 2, "add");
     std::string alpha = w_.node("Div", {w, w_.node("Gather", {total, target_})});
     alpha = unsqueeze(drop(alpha, o_.attention_dropout), 2);
     const std::string messages = w_.node("Mul", {w_.node("Gather", {z, source_}), alpha});
-    return scatter(filled_like(z, 0), messages, "add", {1, 2});
-  }
-
-  std::string filled_like(const std::string& x, double value) {
-    return w_.node("Expand", {w_.scalar(value), w_.node("Shape", {x})});
-  }
-
-  /// Row e of `updates` [edges, …] goes into row target[e] of `data`.
-  std::string scatter(const std::string& data, const std::string& updates, const char* reduction,
-                      const Ints& new_axes) {
-    const std::string rows = w_.node("Unsqueeze", {target_, w_.ints(new_axes)});
-    const std::string indices = w_.node("Expand", {rows, w_.node("Shape", {updates})});
-    return w_.node("ScatterElements", {data, indices, updates},
-                   {{"axis", int64_t{0}}, {"reduction", std::string(reduction)}});
+    return scatter_rows(w_, filled_like(w_, z, 0), target_, messages, 3, "add");
   }
 
   /// Coefficients are [heads, nodes, nodes].

@@ -48,6 +48,35 @@ GptOptions t7b() {
   return o;
 }
 
+/// Gemma's 2B (the same), TOAST's T2B: one key head for all, 16384 of its 32768 each.
+GptOptions t2b() {
+  GptOptions o = t7b();
+  o.layers = 18;
+  o.heads = 8;
+  o.kv_heads = 1;
+  o.hidden = 2048;
+  o.mlp_width = 32768 / 2;
+  return o;
+}
+
+/// TOAST's ITX, whose vocabulary, layers, heads and sizes these are: one key head for all (Pope et
+/// al., 2022). Of its 1024 tokens behind a prompt of 1024 the context has all.
+GptOptions itx() {
+  GptOptions o;
+  o.layers = 32;
+  o.heads = 32;
+  o.kv_heads = 1;
+  o.hidden = 2048;
+  o.mlp_width = 4096;
+  o.vocab = 50257;
+  o.context = 2048;
+  o.norm = "rms";
+  o.mlp = "swiglu";
+  o.positions = "rotary";
+  o.biases = false;
+  return o;
+}
+
 GptOptions sized(int64_t layers, int64_t heads, int64_t hidden, int64_t vocab, int64_t context,
                  std::optional<int64_t> batch = {}) {
   GptOptions o;
@@ -72,6 +101,8 @@ Presets<GptOptions> gpt_sizes() {
           {"metadist-4", sized(4, 40, 10240, 256, 512, 8)},
           {"metadist-8", sized(4, 56, 14336, 256, 512, 8)},
           {"llama-8b", llama_8b()},
+          {"itx", itx()},
+          {"t2b", t2b()},
           {"t7b", t7b()}};
 }
 

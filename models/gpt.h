@@ -30,8 +30,8 @@ struct GptOptions {
   uint64_t seed = 0;
 };
 
-/// tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b, and metadist-1, -2, -4, -8,
-/// MetaDist's Table 2. Throws invalid_input with the names there are.
+/// tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b, and metadist-1, -2,
+/// -4, -8, MetaDist's Table 2. Throws invalid_input with the names there are.
 GptOptions gpt_preset(const std::string& name);
 std::vector<std::string> gpt_presets();
 

@@ -14,6 +14,8 @@ using Presets = std::vector<std::pair<std::string, Options>>;
 
 /// How a model whose outputs are logits is trained.
 inline constexpr const char* kLossRecipe = "--loss cross-entropy";
+/// The same of one whose first output is numbers to be met.
+inline constexpr const char* kRegressionRecipe = "--loss mse";
 
 /// "a, b, c"
 inline std::string listed(const std::vector<std::string>& names) {

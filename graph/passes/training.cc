@@ -102,6 +102,19 @@ bool has_one_position(const Graph& g) {
 
 }  // namespace
 
+std::string why_no_loss(const Graph& graph) {
+  if (graph.loss != kNoValue || graph.outputs.empty()) return "";
+  const Value& first = graph.value(graph.outputs[0]);
+  const bool scalar = is_float(first.type.dtype) && element_count(first.type.shape) == 1;
+  if (scalar || looks_like_language_model(graph)) return "";
+  return str(
+      "first output '", first.name, "' is ", first.type, ", no loss; ",
+      has_one_position(graph)
+          ? "it has the logits of one position alone, as nanoGPT's class gives them where it "
+            "gets no targets: export it with targets, and it returns its loss, too"
+          : "say --loss cross-entropy or --loss mse");
+}
+
 std::string attach_loss(Graph& graph, const std::string& kind) {
   SR_REQUIRE(!graph.outputs.empty(), invalid_input, "the model has no output");
   SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '",
@@ -121,13 +134,8 @@ std::string attach_loss(Graph& graph, const std::string& kind) {
     attach_mse(graph);
     return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
   }
-  SR_REQUIRE(
-      kind == "cross-entropy" || looks_like_language_model(graph), invalid_input, "first output '",
-      graph.value(first).name, "' is ", type, ", no loss; ",
-      has_one_position(graph)
-          ? "it has the logits of one position alone, as nanoGPT's class gives them where it "
-            "gets no targets: export it with targets, and it returns its loss, too"
-          : "say --loss cross-entropy or --loss mse");
+  const std::string lacking = kind.empty() ? why_no_loss(graph) : "";
+  SR_REQUIRE(lacking.empty(), invalid_input, lacking);
   attach_cross_entropy(graph);
   const ValueId logits = logits_of(graph);
   return "loss: cross-entropy of '" + graph.value(logits).name + "' against the target" +

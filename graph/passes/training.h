@@ -23,6 +23,9 @@ inline constexpr const char* kTarget = "target";
 /// Returns a sentence about what was done, empty for a loss that the model brings.
 std::string attach_loss(Graph& graph, const std::string& kind);
 
+/// Why attach_loss(graph, "") would throw for want of a loss; "": it would not.
+std::string why_no_loss(const Graph& graph);
+
 /// The ignore_index of a cross_entropy that counts every label: one that no data holds.
 inline constexpr int64_t kNoIgnoredLabel = std::numeric_limits<int32_t>::min();
 

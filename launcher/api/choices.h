@@ -10,6 +10,10 @@
 
 namespace shardrun {
 
+/// What a model is planned for: ModelOptions::step.
+enum class ModelStep { train, forward, token };
+inline constexpr Named<ModelStep> kModelSteps[] = {
+    {"train", ModelStep::train}, {"forward", ModelStep::forward}, {"token", ModelStep::token}};
 inline constexpr Named<DType> kComputeTypes[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
 inline constexpr Named<ImportOptions::Shared> kSharedWeights[] = {
     {"keep", ImportOptions::Shared::keep}, {"split", ImportOptions::Shared::split}};

@@ -12,9 +12,11 @@
 #include "exec/data/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
+#include "graph/passes/training.h"
 #include "graph/passes/training_step.h"
 #include "graph/plan.h"
 #include "inference/forward.h"
+#include "inference/token_step.h"
 #include "kernels/kernel.h"
 #include "micro_batches.h"
 #include "option_json.h"
@@ -281,14 +283,17 @@ int64_t samples_of(const Graph& graph) {
   return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
 }
 
-/// From the imported graph to the training step, with what people are shown of it.
-void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
-  for (size_t i = 0; i < graph.outputs.size();
-       ++i) {  // people know them by their names in the file
+/// People know outputs by their names in the file.
+void name_as_in_file(Graph& graph, const ImportReport& report) {
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
     Value& output = graph.value(graph.outputs[i]);
     if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue)
       output.name = report.outputs[i];
   }
+}
+
+/// From the imported graph to the training step, with what people are shown of it.
+void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   impl.options.accumulate = count_micro_batches(impl.options, samples_of(graph));
   if (impl.options.keep_outputs) impl.outputs = report.outputs;
   TrainingStepOptions options;
@@ -349,6 +354,41 @@ void take_weights(ModelOptions& options, ImportOptions& import, bool first) {
 
 namespace {
 
+/// The model as one that is only run: its forward pass, or the step that takes one token. `why` it
+/// is not trained. `options`: with what file and data bind.
+std::unique_ptr<Model::Impl> build_untrained(const std::string& path, const OnnxFile& file,
+                                             const ModelOptions& options, ModelStep step,
+                                             const std::string& why, bool first) {
+  SR_REQUIRE(options.accumulate.value_or(1) == 1, invalid_input, path,
+             ": --accumulate counts micro-batches of a training step; ", why);
+  const bool token = step == ModelStep::token;
+  ForwardRequest request;
+  request.path = path;
+  request.options = options;
+  request.options.accumulate = 1;
+  const bool assumed = wants_batch(file, options);
+  if (assumed) request.options.batch = token ? 1 : kDefaultBatch;
+  if (token) {
+    for (const SymbolicDim& dim : file.symbolic_dims()) {
+      if (dim.axis == 0 && request.options.batch)
+        request.options.dims.try_emplace(dim.name, *request.options.batch);
+    }
+    request.constants = constants_beside_tokens(path, request.options);
+    request.reshape = token_step;
+  }
+  std::unique_ptr<Model::Impl> impl = build_forward(request, first);
+  check_sizes(impl->train);
+  impl->no_training = why;
+  if (assumed)
+    impl->notes.push_back(
+        str("batch: ", *request.options.batch, " (assumed; set it with --batch)"));
+  impl->notes.push_back(str(
+      "inference plan: ",
+      token ? "the step that takes one token and keeps keys and values" : "the forward pass alone",
+      options.step.empty() ? "; " + why : ""));
+  return impl;
+}
+
 std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options, bool first) {
   const double begin = thread_seconds();
   check_model_options(options);
@@ -358,6 +398,10 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
       asked && takes_any_batch(file, options))
     options.batch = asked;
   bind_to_data(file, options);
+  const ModelStep step =
+      options.step.empty() ? ModelStep::train : parse_choice("step", kModelSteps, options.step);
+  if (step != ModelStep::train)
+    return build_untrained(path, file, options, step, "its step is --step " + options.step, first);
   auto impl = std::make_unique<Model::Impl>();
   impl->path = path;
   impl->options = options;
@@ -377,6 +421,11 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   if (import.contents) import.contents = noting(import.contents, one_batch);
   Graph graph = std::move(file).import(import, &report);
   graph.name = path;
+  name_as_in_file(graph, report);
+  const std::string no_loss =
+      options.step.empty() && options.loss.empty() ? why_no_loss(graph) : "";
+  if (!no_loss.empty())
+    return build_untrained(path, OnnxFile(path), options, ModelStep::forward, no_loss, first);
   try {
     check_sizes(graph);
     check_patterns("--freeze", options.freeze, graph, report);
@@ -399,6 +448,11 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
 }
 
 }  // namespace
+
+void require_trains(const char* call, const Model::Impl& model) {
+  SR_REQUIRE(model.no_training.empty(), invalid_input, call, ": ", model.path,
+             " cannot be trained: ", model.no_training);
+}
 
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;

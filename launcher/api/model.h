@@ -25,9 +25,10 @@ void take_weights(ModelOptions& options, ImportOptions& import, bool first);
 
 struct Model::Impl {
   std::string path;
-  ModelOptions options;  // with what was assumed or follows: clip, batch, accumulate
-  Graph train;           // forward, loss, backward, update
-  Graph evaluation;      // forward and loss, without dropout; same parameters by name
+  ModelOptions options;     // with what was assumed or follows: clip, batch, accumulate
+  Graph train;              // forward, loss, backward, update; or the forward pass alone
+  Graph evaluation;         // forward and loss, without dropout; same parameters by name
+  std::string no_training;  // why `train` is the forward pass alone; "": it is not
   std::vector<std::string> notes;
   std::vector<ParameterInfo> parameters;
   /// What the file calls the outputs: of `train` where that is a forward pass, of `evaluation` with
@@ -37,6 +38,9 @@ struct Model::Impl {
   std::vector<std::string> given_constants;
   double import_seconds = 0;  // processor time from the file to these graphs
 };
+
+/// Throws invalid_input where the model's step is the forward pass alone. `call`: who asks.
+void require_trains(const char* call, const Model::Impl& model);
 
 /// `build` on rank 0, then on every other process, and a look whether all got the same. `first`:
 /// before the others, for which rank 0 looks at what takes long.

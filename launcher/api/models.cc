@@ -1,6 +1,8 @@
 // The public face of the model builders.
 #include "models/gat.h"
+#include "models/gns.h"
 #include "models/gpt.h"
+#include "models/unet.h"
 #include "models/wide_resnet.h"
 #include "ranks/world.h"
 #include "recipe.h"
@@ -14,10 +16,19 @@ void take(T& option, const std::optional<U>& given) {
   if (given) option = *given;
 }
 
+/// What every model with a recipe has.
+template <class Options, class Model>
+void take_common(Options& options, const Model& model) {
+  if (model.recipe) parse_recipe(*model.recipe, "--recipe");
+  take(options.recipe, model.recipe);
+  options.weights = model.weights;
+  options.seed = model.seed;
+}
+
 }  // namespace
 
-void write_gpt(const GptModel& model, const std::string& path) {
-  at_boundary([&] {
+int64_t write_gpt(const GptModel& model, const std::string& path) {
+  return at_boundary([&] {
     GptOptions options = model.preset.empty() ? GptOptions{} : gpt_preset(model.preset);
     take(options.layers, model.layers);
     take(options.hidden, model.hidden);
@@ -36,12 +47,12 @@ void write_gpt(const GptModel& model, const std::string& path) {
     options.dropout = model.dropout;
     options.weights = model.weights;
     options.seed = model.seed;
-    write_gpt(options, path);
+    return write_gpt(options, path);
   });
 }
 
-void write_gat(const GatModel& model, const std::string& path) {
-  at_boundary([&] {
+int64_t write_gat(const GatModel& model, const std::string& path) {
+  return at_boundary([&] {
     GatOptions options = model.preset.empty() ? GatOptions{} : gat_preset(model.preset);
     if (model.dense && *model.dense && !model.edges) options.edges.reset();
     take(options.dense, model.dense);
@@ -56,16 +67,13 @@ void write_gat(const GatModel& model, const std::string& path) {
     take(options.dropout, model.dropout);
     take(options.attention_dropout, model.attention_dropout);
     take(options.negative_slope, model.negative_slope);
-    if (model.recipe) parse_recipe(*model.recipe, "--recipe");
-    take(options.recipe, model.recipe);
-    options.weights = model.weights;
-    options.seed = model.seed;
-    write_gat(options, path);
+    take_common(options, model);
+    return write_gat(options, path);
   });
 }
 
-void write_wide_resnet(const WideResNetModel& model, const std::string& path) {
-  at_boundary([&] {
+int64_t write_wide_resnet(const WideResNetModel& model, const std::string& path) {
+  return at_boundary([&] {
     WideResNetOptions options =
         model.preset.empty() ? WideResNetOptions{} : wide_resnet_preset(model.preset);
     if (model.family) {
@@ -81,11 +89,42 @@ void write_wide_resnet(const WideResNetModel& model, const std::string& path) {
     take(options.classes, model.classes);
     take(options.batch, model.batch);
     take(options.dropout, model.dropout);
-    if (model.recipe) parse_recipe(*model.recipe, "--recipe");
-    take(options.recipe, model.recipe);
-    options.weights = model.weights;
-    options.seed = model.seed;
-    write_wide_resnet(options, path);
+    take_common(options, model);
+    return write_wide_resnet(options, path);
+  });
+}
+
+int64_t write_gns(const GnsModel& model, const std::string& path) {
+  return at_boundary([&] {
+    GnsOptions options = model.preset.empty() ? GnsOptions{} : gns_preset(model.preset);
+    take(options.steps, model.steps);
+    take(options.features, model.features);
+    take(options.edge_features, model.edge_features);
+    take(options.hidden, model.hidden);
+    take(options.latent, model.latent);
+    take(options.mlp_layers, model.mlp_layers);
+    take(options.outputs, model.outputs);
+    take(options.nodes, model.nodes);
+    take(options.edges, model.edges);
+    take(options.globals, model.globals);
+    take_common(options, model);
+    return write_gns(options, path);
+  });
+}
+
+int64_t write_unet(const UNetModel& model, const std::string& path) {
+  return at_boundary([&] {
+    UNetOptions options = model.preset.empty() ? UNetOptions{} : unet_preset(model.preset);
+    take(options.width, model.width);
+    take(options.levels, model.levels);
+    take(options.blocks, model.blocks);
+    take(options.heads, model.heads);
+    take(options.groups, model.groups);
+    take(options.channels, model.channels);
+    take(options.image, model.image);
+    take(options.batch, model.batch);
+    take_common(options, model);
+    return write_unet(options, path);
   });
 }
 

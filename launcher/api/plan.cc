@@ -135,7 +135,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
   PlanOptions options = plan_options(model, request, limit, out.cluster, measures);
-  options.recompute = request.recompute == "auto";
+  options.recompute = request.recompute == "auto" && model.no_training.empty();
   std::optional<ReshardTimes> times;  // of training and validation
   if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
@@ -383,8 +383,9 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   require_same(world, "make_plan", same_on_ranks(request));
   at_boundary([&] { check_numbers(request); });  // the same on every rank
   auto impl = std::make_unique<TrainingPlan::Impl>();
-  impl->with_evaluation = request.with_evaluation;
-  impl->checkpoints = request.checkpoints;
+  const bool trains = model.impl().no_training.empty();
+  impl->with_evaluation = request.with_evaluation && trains;
+  impl->checkpoints = request.checkpoints && trains;
   impl->import_seconds = model.impl().import_seconds;
   impl->model_hash = structural_hash(model.impl().train);
   at_boundary(

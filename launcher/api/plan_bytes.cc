@@ -120,7 +120,7 @@ void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string
   }
   within(
       why, [&] { count_bytes(measures, plan, limit, from_file); }, ErrorKind::out_of_memory);
-  if (request.checkpoints) count_copies(measures, plan, limit);
+  if (plan.checkpoints) count_copies(measures, plan, limit);
 }
 
 }  // namespace shardrun

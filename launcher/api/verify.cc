@@ -3,7 +3,9 @@
 #include <sstream>
 
 #include "graph/passes/training.h"
+#include "inference/token_step.h"
 #include "plan.h"
+#include "planner/token_steps.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
@@ -42,7 +44,7 @@ std::vector<ReplayAct> acts_of(const Model::Impl& model, const TrainingPlan::Imp
                    {.steps = Steps::all, .persistent_like = training});
   };
   const Graph& step = step_of(model, plan);
-  acts.push_back({step, plan.train, {}, whole(step, nullptr), true});
+  acts.push_back({step, plan.train, {}, whole(step, nullptr), model.no_training.empty()});
   if (plan.with_evaluation) {
     acts.push_back(
         {model.evaluation, plan.evaluation, {}, whole(model.evaluation, &acts[0].whole), false});
@@ -85,7 +87,7 @@ VerifyReport shared(World& world, const VerifyReport& mine) {
 
 VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
                     const TrainOptions& options) {
-  check_training(world, model, options);
+  check_verification(world, model, options);
   const VerifyReport mine = at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     const int64_t ranks = impl.train.mesh.size();
@@ -102,6 +104,8 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
     ReplayOptions replay_options;
     replay_options.seed = model.impl().options.seed;
     replay_options.lr = options.lr;
+    if (const std::optional<int64_t> last = last_position(model.impl().train))
+      replay_options.scalars = {{kPosition, *last}};
     replay_options.open = [&](Communicator& host) {
       std::unique_ptr<RankDevice> on = backend().open(host);
       if (world.impl().timeout) on->comm().set_timeout(*world.impl().timeout);

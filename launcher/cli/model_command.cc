@@ -1,4 +1,5 @@
 // shardrun model: writes one of the models that it knows as ONNX.
+#include <cstdio>
 #include <memory>
 
 #include "command.h"
@@ -26,29 +27,53 @@ void add_recipe(CLI::App& command, Model& o) {
                      "Flags of 'shardrun train' that the file carries, in one string");
 }
 
+/// A flag and its contrary; neither leaves the preset's choice.
+void add_choice(CLI::App& command, const char* flags, std::optional<bool>& value,
+                const char* help) {
+  command.add_flag_function(
+      flags, [&value](int64_t count) { value = count > 0; }, help);
+}
+
 class ModelCommand {
  public:
   /// Adds the models as subcommands.
   void add_model_options(CLI::App& app);
-  /// Writes the model that was asked for.
+  /// Writes the model that was asked for, and says how many parameters it has.
   void run() const;
 
  private:
-  CLI::App *gpt_command_, *gat_command_, *wide_resnet_command_;
+  void add_gpt(CLI::App& app);
+  void add_gat(CLI::App& app);
+  void add_wide_resnet(CLI::App& app);
+  void add_gns(CLI::App& app);
+  void add_unet(CLI::App& app);
+  int64_t write() const;
+
+  CLI::App *gpt_command_, *gat_command_, *wide_resnet_command_, *gns_command_, *unet_command_;
   GptModel gpt_;
   GatModel gat_;
   WideResNetModel wide_resnet_;
+  GnsModel gns_;
+  UNetModel unet_;
   bool dense_ = false, sparse_ = false;
   std::string output_;
 };
 
 void ModelCommand::add_model_options(CLI::App& app) {
   app.require_subcommand(1);
-  gpt_command_ =
-      add_model(app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
-                "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b, metadist-1, -2, "
-                "-4, -8 (MetaDist's Table 2)",
-                output_);
+  add_gpt(app);
+  add_gat(app);
+  add_wide_resnet(app);
+  add_gns(app);
+  add_unet(app);
+}
+
+void ModelCommand::add_gpt(CLI::App& app) {
+  gpt_command_ = add_model(
+      app, "gpt", "A language model like GPT-2, LLaMA or Gemma", gpt_,
+      "tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b, metadist-1, -2, "
+      "-4, -8 (MetaDist's Table 2)",
+      output_);
   gpt_command_->add_option("--layers", gpt_.layers);
   gpt_command_->add_option("--hidden", gpt_.hidden);
   gpt_command_->add_option("--heads", gpt_.heads);
@@ -64,14 +89,14 @@ void ModelCommand::add_model_options(CLI::App& app) {
   gpt_command_->add_option("--norm", gpt_.norm, "layer or rms (default: layer)");
   gpt_command_->add_option("--mlp", gpt_.mlp, "gelu, swiglu or geglu (default: gelu)");
   gpt_command_->add_option("--positions", gpt_.positions, "learned or rotary (default: learned)");
-  const auto choice = [this](const char* flags, std::optional<bool>& value, const char* help) {
-    gpt_command_->add_flag_function(
-        flags, [&value](int64_t count) { value = count > 0; }, help);
-  };
-  choice("--biases,!--no-biases", gpt_.biases, "Biases of linear layers and norms (default: yes)");
-  choice("--tied,!--untied", gpt_.tied, "The head is the embedding (default: yes)");
+  add_choice(*gpt_command_, "--biases,!--no-biases", gpt_.biases,
+             "Biases of linear layers and norms (default: yes)");
+  add_choice(*gpt_command_, "--tied,!--untied", gpt_.tied,
+             "The head is the embedding (default: yes)");
   gpt_command_->add_option("--dropout", gpt_.dropout)->capture_default_str();
+}
 
+void ModelCommand::add_gat(CLI::App& app) {
   gat_command_ = add_model(
       app, "gat", "A graph attention network", gat_,
       "cora (with its paper's recipe), metadist-1, -2, -4, -8 (MetaDist's Table 4)", output_);
@@ -91,7 +116,9 @@ void ModelCommand::add_model_options(CLI::App& app) {
                            "Of the attention coefficients");
   gat_command_->add_option("--negative-slope", gat_.negative_slope, "LeakyReLU's (0.2)");
   add_recipe(*gat_command_, gat_);
+}
 
+void ModelCommand::add_wide_resnet(CLI::App& app) {
   wide_resnet_command_ = add_model(
       app, "wide-resnet", "A wide residual network", wide_resnet_,
       "wrn-16-4, wrn-28-10, wrn-40-2 … (CIFAR, with their paper's recipe), wrn-50-2, wrn-101-2, "
@@ -113,14 +140,56 @@ void ModelCommand::add_model_options(CLI::App& app) {
   add_recipe(*wide_resnet_command_, wide_resnet_);
 }
 
-void ModelCommand::run() const {
+void ModelCommand::add_gns(CLI::App& app) {
+  gns_command_ = add_model(app, "gns", "A graph network simulator", gns_,
+                           "toast (TOAST's: 24 steps, 2048 nodes, 8192 edges)", output_);
+  gns_command_->add_option("--steps", gns_.steps, "Of message passing");
+  gns_command_->add_option("--features", gns_.features, "Of each node, as they come in");
+  gns_command_->add_option("--edge-features", gns_.edge_features, "Of each edge");
+  gns_command_->add_option("--hidden", gns_.hidden, "Width of the MLPs' hidden layers");
+  gns_command_->add_option("--latent", gns_.latent, "Width of what the MLPs make");
+  gns_command_->add_option("--mlp-layers", gns_.mlp_layers, "Hidden layers of each MLP");
+  gns_command_->add_option("--outputs", gns_.outputs, "Of each node");
+  gns_command_->add_option("--nodes", gns_.nodes, "Fixed (default: the symbolic dim 'nodes')");
+  gns_command_->add_option("--edges", gns_.edges, "Fixed (default: the symbolic dim 'edges')");
+  add_choice(*gns_command_, "--globals,!--no-globals", gns_.globals,
+             "A state of the whole graph, as jraph's GraphNetwork has it (default: no)");
+  add_recipe(*gns_command_, gns_);
+}
+
+void ModelCommand::add_unet(CLI::App& app) {
+  unet_command_ =
+      add_model(app, "unet", "A U-Net of residual blocks with attention, for images", unet_,
+                "toast (TOAST's: 9 blocks down, 12 up, 3.6 billion parameters)", output_);
+  unet_command_->add_option("--width", unet_.width,
+                            "Channels of the first level; each further one has twice as many");
+  unet_command_->add_option("--levels", unet_.levels, "Each is half as high and wide");
+  unet_command_->add_option("--blocks", unet_.blocks,
+                            "Of each level on the way down; one more on the way up");
+  unet_command_->add_option("--heads", unet_.heads, "Of the attention at the bottom");
+  unet_command_->add_option("--groups", unet_.groups, "Of the group norms");
+  unet_command_->add_option("--channels", unet_.channels, "Of the images");
+  unet_command_->add_option("--image", unet_.image, "Height and width");
+  unet_command_->add_option("--batch", unet_.batch,
+                            "A fixed batch (default: the symbolic dim 'batch')");
+  add_recipe(*unet_command_, unet_);
+}
+
+int64_t ModelCommand::write() const {
   if (gpt_command_->parsed()) return write_gpt(gpt_, output_);
   if (wide_resnet_command_->parsed()) return write_wide_resnet(wide_resnet_, output_);
+  if (gns_command_->parsed()) return write_gns(gns_, output_);
+  if (unet_command_->parsed()) return write_unet(unet_, output_);
   if (dense_ && sparse_)
     throw Failure(Failure::Kind::call, "--dense and --sparse: give one of the two");
   GatModel gat = gat_;
   if (dense_ || sparse_) gat.dense = dense_;
-  write_gat(gat, output_);
+  return write_gat(gat, output_);
+}
+
+void ModelCommand::run() const {
+  const auto parameters = static_cast<long long>(write());
+  std::printf("%s: %lld parameters\n", output_.c_str(), parameters);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 /// A plan with which training would go wrong ends with status 1.
 int run_verify(World& world, Arguments& args) {
   const auto [model, plan, tried] = load_and_plan(
-      world, args, [&](const Model& loaded) { check_training(world, loaded, args.train); });
+      world, args, [&](const Model& loaded) { check_verification(world, loaded, args.train); });
   std::fflush(stdout);
   const VerifyReport report = verify(world, model, plan, args.train);
   if (!report.verified) throw Failure(Failure::Kind::run, "verify: " + report.mismatch, true);

@@ -112,6 +112,13 @@ inline constexpr auto kModelOptions = std::make_tuple(
            .help = "Tensors of either side whose name matches begin as the model has them "
                    "(repeatable)",
            .group = OptionGroup::call}),
+    field(&ModelOptions::step,
+          {.flag = "--step",
+           .name = "step",
+           .help = "What to plan: train, forward (the forward pass alone) or token (what sample "
+                   "runs for each token; default: train, or forward where there is no loss)",
+           .group = OptionGroup::step,
+           .use = kPlanFile | kSame}),
     field(&ModelOptions::loss,
           {.flag = "--loss",
            .name = "loss",
@@ -306,8 +313,9 @@ inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::cluster,
           {.flag = "--cluster",
            .name = "cluster",
-           .help = "What to plan for: host (this machine), v100-32, a100-80, h100 or h200 (a node "
-                   "of 8), h100:4 (4 nodes), or a JSON file",
+           .help = "What to plan for: host (this machine), p100, v100-32, a100-40, a100-80, h100, "
+                   "h200 or tpu-v3 (a node of 8), h100:4 (4 nodes), or a JSON file; "
+                   "h100:4,memory=2x,within=2x multiplies its figures",
            .group = OptionGroup::machine}),
     field(&PlanRequest::solve_seconds,
           {.flag = "--plan-seconds",

@@ -1,8 +1,10 @@
 // Cluster files: what each field must be.
 #include "planner/cost/cluster_file.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/files/input_file.h"
@@ -190,9 +192,90 @@ Cluster read_cluster_file(const std::string& path) {
   return parse_cluster(read_input_file(path, "a cluster file", kMostBytes), path);
 }
 
+namespace {
+
+/// A figure, or several, that a factor multiplies. `sources` know them by names that begin and
+/// contain as `begins` and `contains` say.
+struct Scalable {
+  std::string_view name, begins, contains;
+  void (*multiply)(Cluster& cluster, double factor);
+};
+
+void multiply(Cluster::Link& link, double factor) {
+  link.bandwidth *= factor;
+  for (auto* by_ranks : {&link.bandwidth_by_ranks, &link.reduce_bandwidth_by_ranks}) {
+    for (auto& [ranks, bandwidth] : *by_ranks) bandwidth *= factor;
+  }
+}
+
+constexpr Scalable kScalable[] = {
+    {"memory", "memory_bytes", "",
+     [](Cluster& c, double factor) {
+       c.memory_bytes = std::llround(static_cast<double>(c.memory_bytes) * factor);
+     }},
+    {"flops", "flops.", "peak",
+     [](Cluster& c, double factor) {
+       for (auto& [dtype, rate] : c.flops) rate.peak *= factor;
+     }},
+    {"memory_bandwidth", "memory_bandwidth.", "peak",
+     [](Cluster& c, double factor) { c.memory_bandwidth.peak *= factor; }},
+    {"within", "within.", "bandwidth",
+     [](Cluster& c, double factor) { multiply(c.within, factor); }},
+    {"between", "between.", "bandwidth",
+     [](Cluster& c, double factor) { multiply(c.between, factor); }}};
+
+/// One "FIELD=2x" of `text`.
+void scale(Cluster& cluster, const std::string& item, const std::string& text) {
+  const size_t equals = item.find('=');
+  const std::string name = item.substr(0, equals);
+  const auto* const found = std::find_if(std::begin(kScalable), std::end(kScalable),
+                                         [&](const Scalable& s) { return s.name == name; });
+  std::string known;
+  for (const Scalable& s : kScalable) known += (known.empty() ? "" : ", ") + std::string(s.name);
+  SR_REQUIRE(found != std::end(kScalable), invalid_input, "cluster '", text, "': field '", name,
+             "' is not known; known are ", known, ", as in 'memory=2x'");
+  const std::string value = equals == std::string::npos ? "" : item.substr(equals + 1);
+  double factor = 0;
+  const auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), factor);
+  constexpr double kMost = 1e6;  // of a figure that stays one
+  SR_REQUIRE(ec == std::errc() && end + 1 == value.data() + value.size() && *end == 'x' &&
+                 factor >= 1 / kMost && factor <= kMost,
+             invalid_input, "cluster '", text, "': ", name, " is '", value,
+             "', wanted a factor such as 2x or 0.5x");
+  SR_REQUIRE(name != "memory" || cluster.memory_bytes > 0, invalid_input, "cluster '", text,
+             "': the memory of its devices is not known; say how much with --memory");
+  found->multiply(cluster, factor);
+  for (auto& [field, source] : cluster.sources) {
+    const bool of_it =
+        field.starts_with(found->begins) && field.find(found->contains) != std::string::npos;
+    if (of_it) source += ", times " + value.substr(0, value.size() - 1) + " as asked for";
+  }
+}
+
+}  // namespace
+
 Cluster load_cluster(const std::string& text) {
-  const bool file = text.find('/') != std::string::npos || text.ends_with(".json");
-  return file ? read_cluster_file(text) : builtin_cluster(text);
+  const size_t comma = text.ends_with(".json") ? std::string::npos : text.find(',');
+  const std::string name = text.substr(0, comma);
+  SR_REQUIRE(name != "host", invalid_input, "cluster '", text,
+             "': this machine's figures cannot be multiplied; name a built-in cluster or a file");
+  const bool file = name.find('/') != std::string::npos || name.ends_with(".json");
+  Cluster cluster = file ? read_cluster_file(name) : builtin_cluster(name);
+  if (comma == std::string::npos) return cluster;
+  SR_REQUIRE(cluster.measured == Measured(), invalid_input, "cluster '", text,
+             "': was measured, and what was measured cannot be multiplied");
+  cluster.name = text;
+  std::set<std::string> seen;
+  for (size_t at = comma; at != std::string::npos;) {
+    const size_t next = text.find(',', at + 1);
+    const std::string item = text.substr(at + 1, next - at - 1);
+    const std::string field = item.substr(0, item.find('='));
+    SR_REQUIRE(seen.insert(field).second, invalid_input, "cluster '", text, "': ", field,
+               " is there twice");
+    scale(cluster, item, text);
+    at = next;
+  }
+  return cluster;
 }
 
 }  // namespace shardrun

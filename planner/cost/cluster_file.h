@@ -16,7 +16,7 @@ Cluster parse_cluster(const std::string& text, const std::string& origin);
 /// Read back equal.
 std::string cluster_json(const Cluster& cluster);
 
-/// "v100-32", "a100-80", "h100", "h200": one node of eight.
+/// "p100", "v100-32", "a100-40", "a100-80", "h100", "h200", "tpu-v3": one node of eight.
 std::vector<std::string> builtin_clusters();
 /// A built-in cluster by its name, or so many nodes of it: "h100:4". Throws invalid_input.
 Cluster builtin_cluster(const std::string& name);
@@ -24,7 +24,12 @@ Cluster builtin_cluster(const std::string& name);
 /// Throws invalid_input if the file cannot be read, and as parse_cluster does.
 Cluster read_cluster_file(const std::string& path);
 
-/// A file if `text` has a '/' or ends in .json, else built in.
+/// A file if its name has a '/' or ends in .json, else built in. Behind the name may stand factors
+/// of its figures: "a100-80:2,memory=2x,within=2x" is two nodes of devices with twice the memory
+/// whose links in a node carry twice the bytes. The fields: memory, flops (of every type),
+/// memory_bandwidth, within, between (bandwidths). Its name is then `text`, and `sources` say what
+/// was multiplied. Throws invalid_input: also for a field that is none of these, one that is there
+/// twice, a factor that is not above 0, and a cluster that was measured, and for 'host'.
 Cluster load_cluster(const std::string& text);
 
 }  // namespace shardrun

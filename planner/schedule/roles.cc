@@ -39,7 +39,11 @@ StepRoles step_roles(const Graph& graph) {
   const size_t values = graph.values().size(), nodes = graph.nodes().size();
   out.forward.assign(nodes, false);
   std::vector<bool> needed(values, false);
-  if (graph.loss != kNoValue) needed[at(graph.loss)] = true;
+  if (graph.loss != kNoValue) {
+    needed[at(graph.loss)] = true;
+  } else {  // a forward pass alone
+    for (ValueId id : graph.outputs) needed[at(id)] = true;
+  }
   for (size_t n = nodes; n-- > 0;) {
     const Node& node = graph.nodes()[n];
     out.forward[n] = std::any_of(node.outputs.begin(), node.outputs.end(),

@@ -191,14 +191,15 @@ TEST_F(Gpt, ExternalWeightsAreTheInlineOnes) {
 TEST_F(Gpt, PresetsHaveTheirNamesSizes) {
   const std::pair<const char*, int64_t> sizes[] = {
       {"gpt2-124m", 124439808},   {"gpt2-350m", 354823168}, {"gpt2-774m", 774030080},
-      {"gpt2-1558m", 1557611200}, {"llama-8b", 8030261248}, {"t7b", 8538074112}};
+      {"gpt2-1558m", 1557611200}, {"llama-8b", 8030261248}, {"t7b", 8538074112},
+      {"t2b", 2506434560},        {"itx", 1185189888}};
   for (const auto& [name, parameters] : sizes) {
     GptOptions o = gpt_preset(name);
     o.weights = false;
     EXPECT_EQ(write_gpt(o, path), parameters) << name;
     EXPECT_LT(std::filesystem::file_size(path), 1000000u) << name;
   }
-  EXPECT_EQ(gpt_presets().size(), 11u);
+  EXPECT_EQ(gpt_presets().size(), 13u);
   EXPECT_THROW(gpt_preset("gpt5"), Error);
   EXPECT_THROW(write_gpt(small(), (folder / "no/such/folder.onnx").string()), Error);
 }

@@ -116,7 +116,7 @@ TEST_F(WideResNet, PassesTheCheckerAndRunsElsewhere) {
   write_wide_resnet(described, path);
   paths += " --check-only " + path;
   const std::string command =
-      str(python, " " SHARDRUN_SOURCE_DIR "/tests/models/wide_resnet_check.py", paths);
+      str(python, " " SHARDRUN_SOURCE_DIR "/tests/models/runs_elsewhere.py", paths);
   EXPECT_EQ(std::system(command.c_str()), 0) << command;
 }
 

@@ -163,12 +163,53 @@ TEST(ClusterFile, NamesThatAreNotKnown) {
     return std::string("accepted");
   };
   EXPECT_EQ(refused("h300"),
-            "cluster 'h300' is not known; known are host, v100-32, a100-80, h100, h200, several "
-            "nodes of one ('h100:4'), or a file (with a '/' or '.json' in its name)");
+            "cluster 'h300' is not known; known are host, p100, v100-32, a100-40, a100-80, "
+            "h100, h200, tpu-v3, several nodes of one ('h100:4'), or a file (with a '/' or '.json' "
+            "in its name)");
   EXPECT_EQ(refused("h100:0"), "cluster 'h100:0': '0' is not a number of nodes, as in 'h100:4'");
   EXPECT_EQ(refused("h100:x"), "cluster 'h100:x': 'x' is not a number of nodes, as in 'h100:4'");
   EXPECT_EQ(refused("./none.json"), "./none.json: cannot open: No such file or directory");
   EXPECT_EQ(refused("h100:128"), "accepted");
+  EXPECT_EQ(refused("./none,1x.json"), "./none,1x.json: cannot open: No such file or directory");
+  EXPECT_NE(refused("h100,").find("cluster 'h100,': field '' is not known"), std::string::npos);
+  EXPECT_EQ(refused("h100:2,speed=2x"),
+            "cluster 'h100:2,speed=2x': field 'speed' is not known; known are memory, flops, "
+            "memory_bandwidth, within, between, as in 'memory=2x'");
+  for (const char* factor : {"2", "x", "-1x", "0x", "2xx", "2 x", "nanx", "infx", "1e9x", ""}) {
+    EXPECT_EQ(refused(std::string("h100,within=") + factor),
+              std::string("cluster 'h100,within=") + factor + "': within is '" + factor +
+                  "', wanted a factor such as 2x or 0.5x");
+  }
+  EXPECT_EQ(refused("h100,memory"),
+            "cluster 'h100,memory': memory is '', wanted a factor such as 2x or 0.5x");
+  EXPECT_EQ(refused("h100,flops=2x,flops=3x"),
+            "cluster 'h100,flops=2x,flops=3x': flops is there twice");
+}
+
+TEST(ClusterFile, FactorsMultiplyFigures) {
+  const Cluster one = builtin_cluster("a100-80:2");
+  EXPECT_EQ(load_cluster("a100-80:2"), one);
+  const Cluster both = load_cluster("a100-80:2,memory=2x,within=2x");
+  EXPECT_EQ(both.name, "a100-80:2,memory=2x,within=2x");
+  Cluster wanted = one;
+  wanted.name = both.name;
+  wanted.memory_bytes *= 2;
+  wanted.within.bandwidth *= 2;
+  wanted.sources["memory_bytes"] += ", times 2 as asked for";
+  wanted.sources["within.bandwidth"] += ", times 2 as asked for";
+  EXPECT_EQ(both, wanted);
+  // Where the bandwidth depends on the number of ranks, all of them.
+  const Cluster v100 = builtin_cluster("v100-32"), faster = load_cluster("v100-32,within=1.5x");
+  for (const int64_t ranks : {2, 4, 8})
+    EXPECT_DOUBLE_EQ(faster.within.bandwidth_of(ranks), 1.5 * v100.within.bandwidth_of(ranks));
+  const Cluster h100 = builtin_cluster("h100"),
+                half = load_cluster("h100,flops=0.5x,memory_bandwidth=0.25x,between=3x");
+  EXPECT_DOUBLE_EQ(half.flops_for(DType::bf16), 0.5 * h100.flops_for(DType::bf16));
+  EXPECT_DOUBLE_EQ(half.flops_for(DType::f32), 0.5 * h100.flops_for(DType::f32));
+  EXPECT_DOUBLE_EQ(half.memory_bandwidth.value(), 0.25 * h100.memory_bandwidth.value());
+  EXPECT_DOUBLE_EQ(half.between.bandwidth, 3 * h100.between.bandwidth);
+  EXPECT_EQ(half.within, h100.within);
+  EXPECT_EQ(parse_cluster(cluster_json(half), "written"), half);
 }
 
 }  // namespace

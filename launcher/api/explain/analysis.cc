@@ -150,11 +150,13 @@ class Analyst {
     return "nobody";
   }
 
-  /// Values that the loss is computed from, gathered copies of parameters too: activations. All
-  /// else that is computed is gradients and what the update makes of them.
+  /// Values that the loss is computed from, or the outputs of a forward pass alone, gathered copies
+  /// of parameters too: activations. All else that is computed is gradients and what the update
+  /// makes of them.
   std::set<ValueId> forward() const {
     std::set<ValueId> seen;
-    std::vector<ValueId> stack = {graph_.loss};
+    std::vector<ValueId> stack = graph_.outputs;
+    if (graph_.loss != kNoValue) stack = {graph_.loss};
     while (!stack.empty()) {
       const ValueId id = stack.back();
       stack.pop_back();
@@ -209,9 +211,10 @@ class Analyst {
       uses.first[at] = -1;
       uses.last[at] = static_cast<int>(program_.steps.size());
       uses.persistent[at] = is_persistent(b.role);
-      uses.kind[at] = b.role == Role::parameter  ? "parameters"
-                      : b.zeroed_each_step       ? "accumulated gradients"
-                      : b.role == Role::state    ? "optimizer state"
+      uses.kind[at] = b.role == Role::parameter ? "parameters"
+                      : b.zeroed_each_step      ? (graph_.loss != kNoValue ? "accumulated gradients"
+                                                                           : "kept keys and values")
+                      : b.role == Role::state   ? "optimizer state"
                       : b.role == Role::constant ? "constants"
                                                  : "batches";
       if (uses.persistent[at])

@@ -158,6 +158,8 @@ class Reasons {
 
   std::string of_exchange(const PlannedCollective& c) {
     const NodeId id = c.follows ? graph_.value(c.of).producer : c.reader;
+    // Numbers of rows are routed once for all the nodes that take or add such rows.
+    if (id < 0) return row("wanted by", c.consumer + ", for the nodes that name those rows");
     const Node& node = graph_.node(id);
     std::string out = row(
         c.follows ? "left by" : "wanted by",

@@ -59,7 +59,9 @@ ModelOptions options_of_run(const Resumed& trained) {
                           str(trained.checkpoint.path(), "/", Manifest::kFile, ": run.options"));
 }
 
-std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
+}  // namespace
+
+std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool first) {
   const double begin = thread_seconds();
   auto impl = std::make_unique<Model::Impl>();
   impl->path = request.path;
@@ -105,11 +107,10 @@ std::unique_ptr<Model::Impl> build(const ForwardRequest& request, bool first) {
     throw e.with_context(request.path);
   }
   impl->train = std::move(graph);
+  impl->no_training = "its step is the forward pass alone";
   impl->import_seconds = thread_seconds() - begin;
   return impl;
 }
-
-}  // namespace
 
 void check_parameters_of_call(const std::string& checkpoint, const std::string& weights) {
   SR_REQUIRE(checkpoint.empty() || weights.empty(), invalid_input, "--resume ", checkpoint,
@@ -143,18 +144,11 @@ void bind_as_trained(const std::string& model, const Resumed& trained, ModelOpti
 }
 
 Model load_forward(World& world, const ForwardRequest& request) {
-  return build_on_all(world, [&](bool first) { return build(request, first); });
+  return build_on_all(world, [&](bool first) { return build_forward(request, first); });
 }
 
 Graph forward_graph(const ForwardRequest& request) {
-  return std::move(build(request, false)->train);
-}
-
-TrainingPlan plan_forward(World& world, const Model& model, PlanRequest request) {
-  request.with_evaluation = false;
-  request.checkpoints = false;
-  request.recompute = "never";
-  return make_plan(world, model, request);
+  return std::move(build_forward(request, false)->train);
 }
 
 ForwardRank::ForwardRank(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,

@@ -43,12 +43,11 @@ void bind_as_trained(const std::string& model, const Resumed& trained, ModelOpti
 /// names, and stay as a plan cuts them. No loss, no dropout, batch normalisation by running
 /// statistics. Throws Failure(call), also for a checkpoint of another model. Collective.
 Model load_forward(World& world, const ForwardRequest& request);
+/// The same for load_model, of this process. `first`: as take_weights has it.
+std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool first);
 /// The same graph by this process alone, not planned for: its outputs' types say what depends on
 /// what a dim is bound to.
 Graph forward_graph(const ForwardRequest& request);
-
-/// make_plan for such a model.
-TrainingPlan plan_forward(World& world, const Model& model, PlanRequest request);
 
 /// One rank's executor of it, with its shards of the parameters. Collective.
 class ForwardRank {

@@ -257,7 +257,7 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
     file.emplace(r.output, arrays_of(outputs, turns));
     return std::string();
   });
-  const TrainingPlan plan = plan_forward(world, model, r.plan);
+  const TrainingPlan plan = make_plan(world, model, r.plan);
   const auto note = [&](const std::string& text) {
     if (world.leader() && r.on_note) r.on_note(text);
   };

@@ -13,6 +13,7 @@
 #include "files.h"
 #include "inference/forward.h"
 #include "inference/sampling.h"
+#include "inference/token_step.h"
 #include "planner/token_steps.h"
 #include "ranks/backend.h"
 #include "ranks/ranks.h"
@@ -85,28 +86,6 @@ void write_tokens(const std::string& path, const std::vector<int64_t>& tokens, i
     file.stream().write(reinterpret_cast<const char*>(&little), width_of(vocabulary));
   }
   file.finish();
-}
-
-/// Inputs besides the tokens that say nothing of a text: as data of tokens have them.
-std::map<std::string, Tensor> constants_of(const std::string& model, const ModelOptions& options) {
-  std::map<std::string, Tensor> out;
-  for (const DeclaredInput& input : declared_inputs(model)) {
-    const bool mask = input.name == "attention_mask", types = input.name == "token_type_ids";
-    if (input.dims.size() != 2 || (!mask && !types && input.name != "position_ids")) continue;
-    Shape shape;
-    for (const DeclaredInput::Dim& dim : input.dims) {
-      const auto bound = options.dims.find(dim.symbol);
-      shape.push_back(dim.symbol.empty()            ? dim.size
-                      : bound == options.dims.end() ? 0
-                                                    : bound->second);
-    }
-    if (element_count(shape) == 0) continue;  // import says what is not bound
-    std::vector<int64_t> values;
-    for (int64_t i = 0; i < element_count(shape); ++i)
-      values.push_back(mask ? 1 : types ? 0 : i % shape[1]);
-    out.emplace(input.name, Tensor::from(shape, values, DType::i64));
-  }
-  return out;
 }
 
 /// What rank 0 finds out of the model and the call.
@@ -302,23 +281,19 @@ SampleReport sample(World& world, const SampleRequest& r) {
     for (const SymbolicDim& dim : symbolic_dims(r.model)) {
       if (dim.axis == 0) request.options.dims.try_emplace(dim.name, 1);
     }
-    request.constants = constants_of(r.model, request.options);
+    request.constants = constants_beside_tokens(r.model, request.options);
   });
   const Text text = text_from(nlohmann::json::parse(
       decide_on_rank0(world, [&] { return to_json(look_at(r, request)).dump(); })));
   request.reshape = [&](const Graph& graph) {
+    if (text.keeps_keys()) return token_step(graph);
     RuleCache rules;
-    const TokenModel model = find_tokens(graph);
-    if (!text.keeps_keys()) return whole_step(graph, model, rules);
-    std::string why;
-    std::optional<Graph> step = cached_step(graph, model, 1, rules, &why);
-    SR_REQUIRE(step, internal, "keys cannot be kept: ", why);
-    return std::move(*step);
+    return whole_step(graph, find_tokens(graph), rules);
   };
   const Model model = load_forward(world, request);
   PlanRequest plan_request = r.plan;
   plan_request.whole_sums = true;
-  const TrainingPlan plan = plan_forward(world, model, plan_request);
+  const TrainingPlan plan = make_plan(world, model, plan_request);
   const auto note = [&](const std::string& line) {
     if (world.leader() && r.on_note) r.on_note(line);
   };

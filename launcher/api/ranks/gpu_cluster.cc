@@ -11,10 +11,11 @@ namespace shardrun {
 namespace {
 
 /// By how a GPU's name ends. Cards for PCIe are slower, and at most a few are joined: not these.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kKnown = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kKnown = {{
     {"H200", "h200"},
     {"H100 80GB HBM3", "h100"},
     {"A100-SXM4-80GB", "a100-80"},
+    {"A100-SXM4-40GB", "a100-40"},
     {"V100-SXM2-32GB", "v100-32"},
 }};
 

@@ -95,6 +95,11 @@ Schedule make_schedule(const TrainOptions& options) {
 }
 
 std::string check_training(World& world, const Model& model, const TrainOptions& options) {
+  at_boundary([&] { require_trains("train", model.impl()); });  // the same on every rank
+  return check_verification(world, model, options);
+}
+
+std::string check_verification(World& world, const Model& model, const TrainOptions& options) {
   require_same(world, "check_training", same_on_ranks(options));
   std::vector<NamedFile> read;
   for (const std::string& file : model_files(model.impl().path))

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -28,7 +29,8 @@ struct ReplayAct {
 struct ReplayOptions {
   uint64_t seed = 0;
   double lr = 3e-4;
-  double tolerance = 0x1p-16;  // see Replay
+  std::map<std::string, int64_t> scalars = {};  // what other scalars are, by name
+  double tolerance = 0x1p-16;                   // see Replay
   /// Writes the part `box` of batch value `name` of one micro-batch as dense elements of its type.
   std::function<void(int64_t micro, bool validation, const std::string& name, const Box& box,
                      void* out)>

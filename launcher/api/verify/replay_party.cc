@@ -47,6 +47,7 @@ void Party::play(size_t act, const std::function<void(Phase)>& before_phase) {
     executor.set_scalar(kLearningRate, options_.lr);
     executor.set_scalar(kStep, 1);
   }
+  for (const auto& [name, value] : options_.scalars) executor.set_scalar(name, value);
   if (!training) executor.weights_changed();
   executor.begin_step();
   for (int64_t micro = 0; micro < executor.program().micro_batches; ++micro) {

@@ -51,7 +51,7 @@ GatModel gat(bool tiny, int ranks) {
 
 template <class Model>
 std::function<void(const std::string&)> writer(Model model,
-                                               void (*write)(const Model&, const std::string&)) {
+                                               int64_t (*write)(const Model&, const std::string&)) {
   model.weights = false;
   return [model, write](const std::string& path) { write(model, path); };
 }
@@ -73,7 +73,7 @@ std::string size_text(const GatModel& m) {
 
 template <class Model>
 BenchModel made(Model model, bool paper, int ranks,
-                void (*write)(const Model&, const std::string&)) {
+                int64_t (*write)(const Model&, const std::string&)) {
   BenchModel out;
   if (paper) {
     model = {};

@@ -320,6 +320,8 @@ TEST(GpuCluster, KnownGpusAreTakenByName) {
   EXPECT_NE(two.about.find("2 GPUs, NVIDIA H200"), std::string::npos) << two.about;
   gpu.name = "NVIDIA A100-SXM4-80GB";
   EXPECT_EQ(gpu_cluster(gpu, 1).flops, builtin_cluster("a100-80").flops);
+  gpu.name = "NVIDIA A100-SXM4-40GB";
+  EXPECT_EQ(gpu_cluster(gpu, 1).memory_bandwidth, builtin_cluster("a100-40").memory_bandwidth);
 }
 
 /// 108 multiprocessors at 1.41 GHz of compute capability 8.0 are an A100's 19.5 and 312 TFLOP/s.

@@ -49,6 +49,31 @@ TEST_F(ClusterOption, IsPlannedForWithItsMemory) {
           "--cluster h100:2 and --plan plan.json: the plan has its own cluster, a100-80:2");
 }
 
+/// PartIR's question: what would the step be on a machine with twice as much of something?
+TEST_F(ClusterOption, FactorsPlanForAnotherMachine) {
+  const auto plan = [](const std::string& cluster) {
+    const Outcome run = at_->shardrun(
+        "plan gpt.onnx --ranks 16 --mesh 2x8 --planner megatron "
+        "--cluster " +
+        cluster + " -o plan.json");
+    EXPECT_EQ(run.status, 0) << describe(run);
+    return nlohmann::json::parse(at_->read("plan.json"));
+  };
+  const nlohmann::json one = plan("a100-80:2"), two = plan("a100-80:2,memory=2x,within=2x");
+  EXPECT_EQ(two["cluster"]["name"], "a100-80:2,memory=2x,within=2x");
+  EXPECT_EQ(two["request"]["memory_bytes"].get<int64_t>(),
+            2 * one["request"]["memory_bytes"].get<int64_t>());
+  EXPECT_LT(two["train"]["seconds"], one["train"]["seconds"]);
+  at_->write("one.json", one.dump());
+  const Outcome both = at_->shardrun("explain one.json --diff plan.json");
+  EXPECT_EQ(both.status, 0) << describe(both);
+  EXPECT_NE(both.out.find("other is -"), std::string::npos) << describe(both);
+  refused("plan gpt.onnx --ranks 2 --cluster h100,speed=2x",
+          "field 'speed' is not known; known are memory, flops, memory_bandwidth, within, between");
+  refused("plan gpt.onnx --ranks 2 --cluster host,memory=2x",
+          "this machine's figures cannot be multiplied");
+}
+
 TEST_F(ClusterOption, WithoutRanksTheMeshSaysHowMany) {
   const Outcome run = at_->shardrun("plan gpt.onnx --cluster h100 --mesh 2x4 -o eight.json");
   ASSERT_EQ(run.status, 0) << describe(run);

@@ -109,8 +109,12 @@ struct ModelOptions {
   std::map<std::string, int64_t> dims;  // symbolic dims: {"batch", 8}
   std::optional<int64_t> batch;  // binds the inputs' first dim where it is symbolic; 8 if not given
   std::vector<std::string> ops;  // libraries of users' ops to load first (shardrun/op.h)
-  std::string loss;              // "", cross-entropy, mse; "" if an output of the model is the loss
-  std::string loss_output;       // which output is; "": one that is a scalar
+  /// What the model is for: train, forward (the forward pass alone), token (of a model of tokens
+  /// the step that takes one, and keeps keys and values: what sample() runs). "": train, or forward
+  /// where there is no loss.
+  std::string step;
+  std::string loss;         // "", cross-entropy, mse; "" if an output of the model is the loss
+  std::string loss_output;  // which output is; "": one that is a scalar
   /// Regular expressions on names of parameters: train_only trains no others, train adds, freeze
   /// wins.
   std::vector<std::string> freeze, train, train_only;
@@ -155,8 +159,9 @@ struct ParameterInfo {
   bool trainable = false;
 };
 
-/// A model with loss, gradients and optimizer: one training step as a graph. No weights are read
-/// yet.
+/// A model with loss, gradients and optimizer: one training step as a graph. Or its forward pass
+/// alone (ModelOptions::step), which is planned, explained and verified in the same way, but not
+/// trained. No weights are read yet.
 class Model {
  public:
   Model(Model&&) noexcept;
@@ -411,8 +416,10 @@ struct TrainReport {
 /// What train() checks before it starts (options, the data, the files that it will write), so that
 /// a caller hears of it before a long search for a plan. Returns a line about the data, on rank 0,
 /// and behind it a note where the targets of a model of tokens are shifted wrongly.
-/// Throws Failure(call).
+/// Throws Failure(call); also for a model whose step is the forward pass alone.
 std::string check_training(World& world, const Model& model, const TrainOptions& options);
+/// The same before verify(), which takes a model whose step is the forward pass alone, too.
+std::string check_verification(World& world, const Model& model, const TrainOptions& options);
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options);
 
@@ -477,7 +484,8 @@ struct VerifyReport {
 /// one a validation behind it, on the World's ranks, and on one beside them. Compares every value
 /// in the order of the graph: partial ones combined, resharded copies too, parameters and state
 /// after the update, which the validation then must not touch. Stops at the first that differs by
-/// more than rounding. Every rank gets the report.
+/// more than rounding. Of a model whose step is the forward pass alone it is that pass, which must
+/// not touch parameters. Every rank gets the report.
 VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
                     const TrainOptions& options);
 
@@ -527,8 +535,11 @@ struct CalibrateReport {
 /// report and the file.
 CalibrateReport calibrate(World& world, const CalibrateRequest& request);
 
+/// The functions below write a model as ONNX, and return how many parameters it has. They throw
+/// Failure(call): sizes that do not fit together, or a file that cannot be written.
 struct GptModel {
-  std::string preset;  // "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, t7b
+  /// "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b
+  std::string preset;
   // Over the preset's:
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
   std::optional<int64_t> kv_heads, head_width, mlp_width;
@@ -539,7 +550,7 @@ struct GptModel {
   bool weights = true;  // false: initialisers are described, each rank makes its own shard
   uint64_t seed = 0;
 };
-void write_gpt(const GptModel& model, const std::string& path);
+int64_t write_gpt(const GptModel& model, const std::string& path);
 
 /// Graph attention; what is not given is the preset's, or a small model's.
 struct GatModel {
@@ -551,7 +562,7 @@ struct GatModel {
   bool weights = true;
   uint64_t seed = 0;
 };
-void write_gat(const GatModel& model, const std::string& path);
+int64_t write_gat(const GatModel& model, const std::string& path);
 
 /// Wide residual networks; what is not given is the preset's, or wide_resnet50_2's.
 struct WideResNetModel {
@@ -563,7 +574,29 @@ struct WideResNetModel {
   bool weights = true;
   uint64_t seed = 0;
 };
-void write_wide_resnet(const WideResNetModel& model, const std::string& path);
+int64_t write_wide_resnet(const WideResNetModel& model, const std::string& path);
+
+/// Graph network simulators; what is not given is the preset's, or a small model's.
+struct GnsModel {
+  std::string preset;  // "", toast
+  std::optional<int64_t> steps, features, edge_features, hidden, latent, mlp_layers, outputs;
+  std::optional<int64_t> nodes, edges;
+  std::optional<bool> globals;        // a state of the whole graph besides
+  std::optional<std::string> recipe;  // flags of `shardrun train` that the file carries
+  bool weights = true;
+  uint64_t seed = 0;
+};
+int64_t write_gns(const GnsModel& model, const std::string& path);
+
+/// U-Nets of residual blocks; what is not given is the preset's, or a small model's.
+struct UNetModel {
+  std::string preset;  // "", toast
+  std::optional<int64_t> width, levels, blocks, heads, groups, channels, image, batch;
+  std::optional<std::string> recipe;
+  bool weights = true;
+  uint64_t seed = 0;
+};
+int64_t write_unet(const UNetModel& model, const std::string& path);
 
 std::string version();
 
