@@ -10,6 +10,7 @@
 #include "base/files/input_file.h"
 #include "error_context.h"
 #include "exec/data/data.h"
+#include "explain/hints.h"
 #include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
@@ -40,7 +41,7 @@ void check_numbers(const PlanRequest& request) {
 /// What the user wants, if that is a mesh.
 std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
   if (text == "auto") return std::nullopt;
-  Mesh mesh = Mesh::parse(text);
+  Mesh mesh = Mesh::parse(text, ranks);
   SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
              " ranks, the job has ", ranks, "; start ", mesh.size(), " (mpirun -np ", mesh.size(),
              ", or --ranks ", mesh.size(), " without it), or name a mesh of ", ranks);
@@ -127,6 +128,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
                                     rules, &out.report, &out.meshes);
+  out.hints = out.report.hints;
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
@@ -152,13 +154,14 @@ std::string read_text(const std::string& path) {
 }
 
 std::string plans_text(const TrainingPlan::Impl& plan) {
-  const nlohmann::json both = {
+  nlohmann::json both = {
       {"model", origin_json(plan.origin)},
       {"request", request_json(plan.request)},
       {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
       {"train", nlohmann::json::parse(to_json(plan.train))},
       {"evaluation",
        plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
+  if (!plan.hints.empty()) both["hints"] = hints_json(plan.hints);
   return both.dump(1) + "\n";
 }
 
@@ -193,6 +196,7 @@ void read_plans(const std::string& text, const std::string& origin, TrainingPlan
   out.request = read_request(both["request"], origin + ": field request");
   out.cluster = parse_cluster(both["cluster"].dump(), origin + ": cluster");
   out.train = plan_from_json(both["train"].dump(), origin + ": train");
+  if (both.contains("hints")) out.hints = read_hints(both["hints"], origin + ": field hints");
   out.with_evaluation = !both["evaluation"].is_null();
   if (out.with_evaluation)
     out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
@@ -356,8 +360,11 @@ RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl
 }
 
 int mesh_ranks(const std::string& mesh) {
-  return at_boundary(
-      [&] { return mesh == "auto" ? 0 : static_cast<int>(Mesh::parse(mesh).size()); });
+  return at_boundary([&] {
+    return mesh == "auto" || Mesh::has_unknown_size(mesh)
+               ? 0
+               : static_cast<int>(Mesh::parse(mesh).size());
+  });
 }
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
@@ -471,6 +478,7 @@ std::string TrainingPlan::summary() const {
                                format("%.2f", r.build_seconds + r.solve_seconds), ")"));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
+  out += hints_text(impl_->hints);
   out += wrapped(indent, "weights and state: " + impl_->held);
   if (impl_->checkpoints) out += wrapped(indent, describe_copies(*impl_));
   const std::vector<int64_t> all = predicted_bytes();

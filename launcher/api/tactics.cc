@@ -91,7 +91,8 @@ std::vector<Open> open_of(const Graph& graph, const std::vector<Unresolved>& unr
 std::string prices_text(World& world, const Model& model, const PlanRequest& request,
                         const Stage& last) {
   const Graph& graph = model.impl().train;
-  const Mesh mesh = Mesh::parse(request.mesh);
+  const Mesh mesh =
+      Mesh::parse(request.mesh, request.ranks > 0 ? request.ranks : int64_t{world.size()});
   const std::vector<Open> all = open_of(graph, last.unresolved);  // none but on rank 0
   const auto tactic = [&](const Unresolved& one, int way, const std::string& quote) {
     return str(quote.empty() ? "" : "\\Q", graph.node(one.node).name, quote, ':', way, '@',

@@ -265,7 +265,8 @@ inline constexpr auto kModelOptions = std::make_tuple(
 inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::mesh, {.flag = "--mesh",
                                .name = "mesh",
-                               .help = "auto, named axes (data=2,model=4) or sizes (2x4)",
+                               .help = "auto, named axes (data=2,model=4; ?: what the ranks "
+                                       "leave; 4*2: two sub-axes) or sizes (2x4)",
                                .group = OptionGroup::machine,
                                .use = kSame,
                                .shows_default = true}),
@@ -278,7 +279,9 @@ inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::shard,
           {.flag = "--shard",
            .name = "shard",
-           .help = "Values whose name matches lie so: 'REGEX=[data,-]' (repeatable)",
+           .help = "Values whose name matches lie so: 'REGEX=[data,-]'; 'VALUE>NODE=[…]': one "
+                   "node reads it so; 'NODE()=[…]': a node is cut so; ? in front: a hint "
+                   "(repeatable)",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame}),
     field(&PlanRequest::tactics,

@@ -11,17 +11,15 @@ namespace {
 
 constexpr Placements kUncut = kReplicated | kPartial;
 
-Placements as_mask(int dim) {
-  return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kPartial : kReplicated;
-}
-
-bool uses_axis(const Sharding& sharding, int axis) {
-  const auto among = [&](const std::vector<int>& axes) {
-    return std::find(axes.begin(), axes.end(), axis) != axes.end();
-  };
-  return std::any_of(sharding.dims.begin(), sharding.dims.end(), among) ||
-         std::any_of(sharding.partial.begin(), sharding.partial.end(),
-                     [&](const Sharding::Partial& partial) { return partial.axis == axis; });
+/// A dim, Way::kPartial, or Way::kWhole.
+int cut_of(const Sharding& sharding, int axis) {
+  for (size_t d = 0; d < sharding.dims.size(); ++d) {
+    const std::vector<int>& axes = sharding.dims[d];
+    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return static_cast<int>(d);
+  }
+  const bool partial = std::any_of(sharding.partial.begin(), sharding.partial.end(),
+                                   [&](const Sharding::Partial& one) { return one.axis == axis; });
+  return partial ? Way::kPartial : Way::kWhole;
 }
 
 bool says_something(const std::vector<Placements>& masks) {
@@ -30,8 +28,12 @@ bool says_something(const std::vector<Placements>& masks) {
 
 }  // namespace
 
+Placements placements_of(int dim) {
+  return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kPartial : kReplicated;
+}
+
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
-                 const RuleOf& rule_of, const std::vector<std::pair<ValueId, Sharding>>& required)
+                 const RuleOf& rule_of, const Required& required)
     : graph_(graph),
       roles_(step_roles(graph)),
       colours_(graph, rule_of),
@@ -86,25 +88,22 @@ void Demands::count_rows(const Mesh& mesh) {
   }
 }
 
-void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
-                        const std::vector<std::pair<ValueId, Sharding>>& required) {
+void Demands::start(const Required& required, int axis, Propagation& propagation) const {
+  for (const auto& [value, sharding] : required.values)
+    propagation.cut(value, cut_of(sharding, axis));
+  for (const Required::Operand& one : required.operands)
+    propagation.read(one.node, one.operand, cut_of(one.sharding, axis));
+  for (const auto& [node, ways] : required.nodes) propagation.take(node, ways[at(axis)]);
+}
+
+void Demands::propagate(const Schedule& schedule, const Mesh& mesh, const Required& required) {
   for (int a = 0; a < mesh.axis_count(); ++a) {
     Axis& axis = axes_[at(a)];
     if (axis.trivial ||
         std::find(axis.voices.begin(), axis.voices.end(), Voice::dims) == axis.voices.end())
       continue;
     Propagation& propagation = axis.propagation.emplace(graph_, colours_);
-    for (const auto& [value, sharding] : required) {
-      if (!uses_axis(sharding, a)) propagation.cut(value, Propagation::kWhole);
-      for (size_t d = 0; d < sharding.dims.size(); ++d) {
-        const std::vector<int>& cut = sharding.dims[d];
-        if (std::find(cut.begin(), cut.end(), a) != cut.end())
-          propagation.cut(value, static_cast<int>(d));
-      }
-      for (const Sharding::Partial& partial : sharding.partial) {
-        if (partial.axis == a) propagation.cut(value, Way::kPartial);
-      }
-    }
+    start(required, a, propagation);
     propagation.run();
     for (const Cut& cut : schedule) {
       if (cut.axis != a) continue;
@@ -309,8 +308,8 @@ Demands::Placed Demands::by_dims(NodeId id, const Axis& axis) const {
   }
   if (way < 0) return out;
   const Way& cut = colours_.ways(id)[at(way)];
-  for (size_t k = 0; k < cut.in.size(); ++k) out.in[k] = as_mask(cut.in[k]);
-  for (size_t r = 0; r < cut.out.size(); ++r) out.out[r] = as_mask(cut.out[r]);
+  for (size_t k = 0; k < cut.in.size(); ++k) out.in[k] = placements_of(cut.in[k]);
+  for (size_t r = 0; r < cut.out.size(); ++r) out.out[r] = placements_of(cut.out[r]);
   return out;
 }
 

@@ -20,10 +20,26 @@ using Placements = uint64_t;
 inline constexpr Placements kReplicated = 1, kPartial = 2, kAnyPlacement = ~Placements{0};
 inline constexpr Placements cut_along(size_t dim) { return dim < 62 ? Placements{4} << dim : 0; }
 
+/// Of a dim of a Way, or its kWhole or kPartial.
+Placements placements_of(int dim);
+
 /// [operand or result][mesh axis].
 struct NodeDemand {
   std::vector<std::vector<Placements>> in, out;
   friend auto operator<=>(const NodeDemand&, const NodeDemand&) = default;
+};
+
+/// What must hold under every schedule, and what cuts are propagated from.
+struct Required {
+  struct Operand {
+    NodeId node = -1;
+    size_t operand = 0;
+    Sharding sharding;
+  };
+  std::vector<std::pair<ValueId, Sharding>> values;        // lie so
+  std::vector<Operand> operands;                           // are read so
+  std::vector<std::pair<NodeId, std::vector<int>>> nodes;  // by axis: its way, or kWhole
+  bool empty() const { return values.empty() && operands.empty() && nodes.empty(); }
 };
 
 /// Along one axis a node does what the first cut of the schedule says that says anything of it:
@@ -32,11 +48,11 @@ struct NodeDemand {
 /// wherever nothing is cut: the search decides that.
 class Demands {
  public:
-  /// `required`: values that must lie so, from which cuts are propagated along all axes that are
-  /// not left to the search. Throws invalid_input naming the tactic: no value, node or group is
-  /// called so, no such dim or option, another number of digits, or what earlier tactics forbid.
+  /// Cuts are propagated from what is `required` along all axes, before those of the schedule.
+  /// Throws invalid_input naming the tactic: no value, node or group is called so, no such dim or
+  /// option, another number of digits, or what earlier tactics forbid.
   Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule, const RuleOf& rule_of,
-          const std::vector<std::pair<ValueId, Sharding>>& required = {});
+          const Required& required = {});
 
   NodeDemand node(NodeId id) const;
   std::vector<Placements> held(ValueId id) const;  // of what no node makes; per mesh axis
@@ -57,8 +73,8 @@ class Demands {
     std::vector<Placements> in, out;
   };
   void count_rows(const Mesh& mesh);
-  void propagate(const Schedule& schedule, const Mesh& mesh,
-                 const std::vector<std::pair<ValueId, Sharding>>& required);
+  void propagate(const Schedule& schedule, const Mesh& mesh, const Required& required);
+  void start(const Required& required, int axis, Propagation& propagation) const;
   void start(const Cut& cut, Propagation& propagation) const;
   void check_digits(const Cut& cut, int colour) const;
   Placements cuts(ValueId id, const std::set<int>& colours) const;

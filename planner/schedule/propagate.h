@@ -1,6 +1,7 @@
 // Propagation: from a few cut dims along one mesh axis to how every node is cut.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,6 +33,9 @@ class Propagation {
   /// A value is cut along a dim, or (Way::kPartial) left as parts of a sum by its node, or kWhole.
   /// False if it is known to lie otherwise, or if its node has no such way.
   bool cut(ValueId value, int dim);
+  /// A node reads an operand cut along a dim, or (kWhole) whole, however the value lies: ways that
+  /// read it otherwise are none. Of an operand this is said once.
+  void read(NodeId node, size_t operand, int dim);
   /// A node takes a way (an index in Colours::ways), or kWhole. False if it is known to take
   /// another.
   bool take(NodeId node, int way);
@@ -53,6 +57,7 @@ class Propagation {
   std::vector<std::pair<NodeId, std::vector<int>>> unresolved() const;
 
  private:
+  int dim_of_operand(NodeId node, size_t operand) const;
   std::vector<int> fitting(NodeId node, bool by_results) const;
   bool step(bool by_results, bool in_conflict, const std::vector<int>& digits);
   void settle(NodeId node, int way);
@@ -63,6 +68,7 @@ class Propagation {
   std::vector<std::vector<NodeId>> readers_;  // by value
   std::vector<ValueId> tied_;                 // by value: what it replaces, or is replaced by
   std::vector<int> way_, dim_;
+  std::map<std::pair<NodeId, size_t>, int> read_;  // by node and operand
   std::set<NodeId> open_;  // nodes beside a value that is known, whose way is not
 };
 

@@ -183,11 +183,13 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
 std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path);
 
 struct PlanRequest {
-  std::string mesh = "auto";  // auto; data=2,model=4; 2x4
+  std::string mesh = "auto";  // auto; data=2,model=4; 2x4; data=?,model=4; model=4*2
   /// auto, ilp, beam, plain-ilp; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or
   /// several joined by +, one for each mesh axis.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
+  /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node in
+  /// each of its ways. With a ? in front a hint, followed where that costs nothing. docs/planners.md
   std::vector<std::string> shard;
   /// "TARGET@AXIS", such as "batch@data", in order: what is cut along each mesh axis. Along an axis
   /// a node does what the first of them says that says anything of it; what none reaches is whole,
@@ -248,8 +250,8 @@ ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOpt
                            const PlanRequest& request,
                            const std::function<void(const Model&)>& on_model = nullptr);
 
-/// How many ranks a mesh of PlanRequest::mesh has; 0: auto, as many as there are. Throws
-/// Failure(call) if it is no mesh.
+/// How many ranks a mesh of PlanRequest::mesh has; 0: auto, or with a size that is unknown: as many
+/// as there are. Throws Failure(call) if it is no mesh.
 int mesh_ranks(const std::string& mesh);
 
 /// Throws Failure(call) with the bytes needed and the limit if no plan fits.
