@@ -281,13 +281,25 @@ int64_t samples_of(const Graph& graph) {
   return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
 }
 
+void rename_placed(std::vector<PlacedNode>& placed, const std::string& from,
+                   const std::string& to) {
+  for (PlacedNode& node : placed) {
+    for (auto* names : {&node.inputs, &node.outputs}) {
+      for (auto& [tensor, value] : *names) {
+        if (value == from) value = to;
+      }
+    }
+  }
+}
+
 /// From the imported graph to the training step, with what people are shown of it.
 void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   for (size_t i = 0; i < graph.outputs.size();
        ++i) {  // people know them by their names in the file
     Value& output = graph.value(graph.outputs[i]);
-    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue)
-      output.name = report.outputs[i];
+    if (output.role != Role::computed || graph.find(report.outputs[i]) != kNoValue) continue;
+    rename_placed(impl.placed, output.name, report.outputs[i]);
+    output.name = report.outputs[i];
   }
   impl.options.accumulate = count_micro_batches(impl.options, samples_of(graph));
   if (impl.options.keep_outputs) impl.outputs = report.outputs;
@@ -383,6 +395,8 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
     check_patterns("--train", options.train, graph, report);
     check_patterns("--train-only", options.train_only, graph, report);
     note_idle_patterns(options.freeze, report);
+    impl->annotations = report.annotations;
+    impl->placed = report.placed;
     make_step(std::move(graph), report, *impl);
     for (const std::string& name : report.given) {
       const ValueId id = impl->train.find(name);

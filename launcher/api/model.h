@@ -35,7 +35,9 @@ struct Model::Impl {
   std::vector<std::string> outputs;
   /// What the graphs hold as constants, of which ModelOptions::weights gave other numbers.
   std::vector<std::string> given_constants;
-  double import_seconds = 0;  // processor time from the file to these graphs
+  Annotations annotations;         // of the file, unchecked
+  std::vector<PlacedNode> placed;  // its nodes, by names that `train` has
+  double import_seconds = 0;       // processor time from the file to these graphs
 };
 
 /// `build` on rank 0, then on every other process, and a look whether all got the same. `first`:

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "annotated.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "error_context.h"
@@ -28,6 +29,8 @@
 
 namespace shardrun {
 namespace {
+
+constexpr size_t kShownNotes = 5;
 
 void check_numbers(const PlanRequest& request) {
   SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
@@ -123,6 +126,11 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   RuleCache rules;
   PlanOptions options = plan_options(model, request, limit, measures);
   options.recompute = request.recompute == "auto";
+  AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
+  options.requests.insert(options.requests.end(), annotated.requests.begin(),
+                          annotated.requests.end());
+  out.request.shard = options.requests;
+  out.annotation_notes = std::move(annotated.notes);
   std::optional<ReshardTimes> times;  // of training and validation
   if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
@@ -178,6 +186,8 @@ void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
   refuse(request.recompute != "auto", "--recompute " + request.recompute, "recomputation");
   refuse(!request.shard.empty(),
          "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
+  refuse(request.annotations != "hint", "--annotations " + request.annotations, "shardings");
+  refuse(!request.configuration.empty(), "--configuration " + request.configuration, "shardings");
   refuse(!request.tactics.empty(),
          "--tactic '" + (request.tactics.empty() ? "" : request.tactics[0]) + "'", "tactics");
 }
@@ -289,7 +299,6 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
     plan.request.memory_bytes = limit.bytes;
-    plan.request.shard = request.shard;
     plan.request.tactics = request.tactics;
     within(
         limit.why, [&] { plan_on_rank_0(model, request, ranks, limit.bytes, measures, plan); },
@@ -479,6 +488,11 @@ std::string TrainingPlan::summary() const {
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += hints_text(impl_->hints);
+  const std::vector<std::string>& notes = impl_->annotation_notes;
+  for (size_t i = 0; i < std::min(notes.size(), kShownNotes); ++i)
+    out += wrapped("note: ", notes[i]);
+  if (notes.size() > kShownNotes)
+    out += wrapped("note: ", str(notes.size() - kShownNotes, " more annotations are not followed"));
   out += wrapped(indent, "weights and state: " + impl_->held);
   if (impl_->checkpoints) out += wrapped(indent, describe_copies(*impl_));
   const std::vector<int64_t> all = predicted_bytes();

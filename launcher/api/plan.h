@@ -19,6 +19,7 @@ struct TrainingPlan::Impl {
   uint64_t model_hash = 0;           // of the model's step as it is without that
   bool with_evaluation = true;
   PlanReport report;  // of this process's planning; empty on ranks that received the plan
+  std::vector<std::string> annotation_notes;  // of this process's planning: what is not followed
   std::vector<HintOutcome> hints;  // as the planner left them, also of a plan from a file
   std::vector<MeshTrial> meshes;   // --mesh auto: what was tried, by this process
   Cluster cluster;                 // as a job of so many ranks sees it

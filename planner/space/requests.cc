@@ -208,11 +208,10 @@ bool follows(const Plan& plan, const Graph& graph, const Request& request) {
 }
 
 std::string quoted_name(std::string_view name) {
+  constexpr std::string_view kSpecial = R"(\.+*?()|[]{}^$>)";
   std::string out;
   for (const char c : name) {
-    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-                       c == '_' || static_cast<unsigned char>(c) >= 0x80;
-    if (!plain) out += '\\';
+    if (kSpecial.find(c) != std::string_view::npos) out += '\\';
     out += c;
   }
   return out;

@@ -188,15 +188,20 @@ struct PlanRequest {
   /// several joined by +, one for each mesh axis.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
-  /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node in
-  /// each of its ways. With a ? in front a hint, followed where that costs nothing. docs/planners.md
+  /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node
+  /// in each of its ways. With a ? in front a hint, followed where that costs nothing.
+  /// docs/planners.md
   std::vector<std::string> shard;
   /// "TARGET@AXIS", such as "batch@data", in order: what is cut along each mesh axis. Along an axis
   /// a node does what the first of them says that says anything of it; what none reaches is whole,
   /// unless "auto@AXIS" leaves the axis to the search. docs/planning.md lists the targets.
   std::vector<std::string> tactics;
-  bool strict = false;       // a node that tactics can cut in several ways alike is an error
-  std::string cluster;       // host, h100, h100:4, a file; "": host
+  /// Sharding annotations of the model's file (device_configurations, of IR 11 on): hint, required,
+  /// ignore.
+  std::string annotations = "hint";
+  std::string configuration;  // of the file's device configurations; "": the only one
+  bool strict = false;        // a node that tactics can cut in several ways alike is an error
+  std::string cluster;        // host, h100, h100:4, a file; "": host
   int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have. Without
                              // `ranks`, no more than its share of what its device has
   /// auto: results of the forward pass may be computed again in the backward pass where keeping
@@ -285,6 +290,13 @@ std::vector<std::string> program_passes();
 /// file that cannot be written.
 void dump_passes(const Model& model, const TrainingPlan& plan, const std::string& folder,
                  const std::string& stop_after = "", int rank = 0);
+
+/// Writes the model's file to `output` with the plan as annotations of its nodes: how they read
+/// inputs and leave outputs, under the device configuration `configuration` ("": called as the mesh
+/// is). Parts of a sum have none. Gives back the files written. Throws Failure(call): files.
+std::vector<std::string> annotate_model(const Model& model, const TrainingPlan& plan,
+                                        const std::string& output,
+                                        const std::string& configuration = "");
 
 /// What a plan file says of the model that it is for. Throws Failure(call) naming the field that is
 /// missing.
