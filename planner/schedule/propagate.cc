@@ -186,7 +186,16 @@ bool Propagation::step(bool by_results, bool in_conflict, const std::vector<int>
   return !taken.empty();
 }
 
+void Propagation::settle_readers() {
+  for (const auto& [place, dim] : read_) {
+    if (way(place.first) != kOpen) continue;
+    const std::vector<int> fit = fitting(place.first, false);
+    if (fit.size() == 1) take(place.first, fit[0]);
+  }
+}
+
 void Propagation::run(const std::vector<int>& digits) {
+  settle_readers();
   while (step(true, false, digits) || step(false, false, digits) || step(false, true, digits)) {
   }
 }

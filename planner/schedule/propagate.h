@@ -42,7 +42,8 @@ class Propagation {
   /// All dims of a colour; conflicts as the digits say. What is known stays.
   void cut_colour(int colour, const std::vector<int>& digits);
 
-  /// Until nothing more follows. What makes a value comes before what reads it: first nodes whose
+  /// Until nothing more follows. Nodes of which is said how they read operands come first, if one
+  /// way fits that. Then what makes a value comes before what reads it: first nodes whose
   /// results are known take the way that leaves them so, then nodes whose operands are known take
   /// the one way that fits most of them. Of several ways of one colour that fit alike it takes what
   /// the `digits` of that colour's sets say; without digits it stops there. All nodes of a step are
@@ -60,6 +61,7 @@ class Propagation {
   int dim_of_operand(NodeId node, size_t operand) const;
   std::vector<int> fitting(NodeId node, bool by_results) const;
   bool step(bool by_results, bool in_conflict, const std::vector<int>& digits);
+  void settle_readers();
   void settle(NodeId node, int way);
   void place(ValueId value, int dim);
 

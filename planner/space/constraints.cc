@@ -243,23 +243,22 @@ std::vector<Constraints::Ask> Constraints::asks_of(const Node& node, NodeId id) 
     if (pin == pins_.end()) continue;
     const Sharding& sharding = pin->second.sharding;
     const std::string name = graph_.value(node.outputs[r]).name, as = to_string(sharding, mesh_);
-    out.push_back(
-        {pin->second.by, str("leave '", name, "' ", as), str("'", name, "' lie ", as),
-         [&sharding, r](const Strategy& s) { return s.out[r] == sharding; },
-         [this, r](const Strategy& s) { return "leave it " + to_string(s.out[r], mesh_); }});
+    out.push_back({pin->second.by, "leave", str("'", name, "' ", as), str("'", name, "' lie ", as),
+                   [&sharding, r](const Strategy& s) { return s.out[r] == sharding; },
+                   [this, r](const Strategy& s) { return to_string(s.out[r], mesh_); }});
   }
   for (size_t k = 0; k < node.inputs.size(); ++k) {
     const auto pin = operands_.find(std::pair(id, k));
     if (pin == operands_.end()) continue;
     const Sharding& sharding = pin->second.sharding;
     const std::string name = graph_.value(node.inputs[k]).name, as = to_string(sharding, mesh_);
-    out.push_back(
-        {pin->second.by, str("read '", name, "' ", as), str("it read '", name, "' ", as),
-         [&sharding, k](const Strategy& s) { return s.in[k] == sharding; },
-         [this, k](const Strategy& s) { return "read it " + to_string(s.in[k], mesh_); }});
+    out.push_back({pin->second.by, "read", str("'", name, "' ", as),
+                   str("it read '", name, "' ", as),
+                   [&sharding, k](const Strategy& s) { return s.in[k] == sharding; },
+                   [this, k](const Strategy& s) { return to_string(s.in[k], mesh_); }});
   }
   if (const auto cut = cuts_.find(id); cut != cuts_.end()) {
-    out.push_back({cut->second.by, "be cut in those ways", "it be cut so",
+    out.push_back({cut->second.by, "be cut", "in those ways", "it be cut so",
                    [&demand = cut->second.demand](const Strategy& s) { return allowed(demand, s); },
                    nullptr});
   }
@@ -328,22 +327,24 @@ void Constraints::check_asks(const std::vector<Ask>& asks, const Node& node,
       for (const Strategy& s : strategies) {
         if (ask.instead) possible.insert(ask.instead(s));
       }
-      fail(ErrorKind::invalid_input, ask.by, ": ", where, " cannot ", ask.what,
-           possible.empty() ? "" : "; it can ", list_shardings(possible));
+      fail(ErrorKind::invalid_input, ask.by, ": ", where, " cannot ", ask.verb, ' ', ask.what,
+           possible.empty() ? "" : str("; it can ", ask.verb, " it "), list_shardings(possible));
     }
     if (!some([&](const Strategy& s) { return ask.fits(s) && allowed(demand, s); }))
-      contradict_planner(ask.by, ask.value, where);
+      contradict_planner(ask.by, ask.let, where);
     for (const Ask* other = asks.data(); other != &ask; ++other) {
       if (some([&](const Strategy& s) { return ask.fits(s) && other->fits(s); })) continue;
       fail(ErrorKind::invalid_input, other->by, " and ", ask.by, " contradict at ", where,
-           ": it cannot ", other->what, " and ", ask.what, " at once; leave out one of the two");
+           ": it cannot ", other->verb, ' ', other->what, " and ",
+           ask.verb == other->verb ? "" : ask.verb + " ", ask.what,
+           " at once; leave out one of the two");
     }
   }
   const bool together = some([&](const Strategy& s) {
     return allowed(demand, s) &&
            std::all_of(asks.begin(), asks.end(), [&](const Ask& ask) { return ask.fits(s); });
   });
-  if (!together) contradict_planner(asks[0].by, asks[0].value, where);
+  if (!together) contradict_planner(asks[0].by, asks[0].let, where);
 }
 
 void Constraints::apply(const Folding& folding, SearchSpace& space) {

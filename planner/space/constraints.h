@@ -78,10 +78,10 @@ class Constraints {
   /// What is asked of one node, as a condition on its strategies.
   struct Ask {
     std::string by;
-    std::string what;   // "leave 'v' [-, {model}]"
-    std::string value;  // of which planners say where it may lie: "'v' lie [-, {model}]"
+    std::string verb, what;  // "leave", "'v' [-, {model}]"
+    std::string let;         // of what a planner does not let: "'v' lie [-, {model}]"
     std::function<bool(const Strategy&)> fits;
-    std::function<std::string(const Strategy&)> instead;  // "leave it" and how; "": no such list
+    std::function<std::string(const Strategy&)> instead;  // how a strategy does it; null: not said
   };
   void allow_empty();
   void request(const std::string& text);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "planner/schedule/colours.h"
+#include "planner/space/requests.h"
 #include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
@@ -181,7 +182,7 @@ TEST(Hints, YieldToRequests) {
             std::string::npos)
       << both.hints[0].why;
   EXPECT_EQ(refusal(graph, {"?v=[a,-]"}),
-            "--shard '?v=[a,-]': no value's whole name matches; near are 'w', 'x', '%op0'");
+            "--shard '?v=[a,-]': no value's whole name matches; near are 'adam_v/w', 'w', 'x'");
   EXPECT_EQ(refusal(graph, {"?w=[a]"}),
             "--shard '?w=[a]': names 1 dims, value 'w' is f32[12, 12]; give each of its 2 dims an "
             "axis or -");
@@ -289,8 +290,10 @@ TEST(Ways, AsHints) {
   const Graph graph = testing::perceptron(64, {48, 96, 48});
   const Plan without = made(graph, "m=2", {}).plan;
   int followed = 0;
-  for (const int out : {0, 1, int{Way::kPartial}}) {
-    const std::string request = cut_by("w1/matmul", way_of(graph, "w1/matmul", out), "m");
+  std::vector<std::string> requests = {"w1/matmul()=[-]"};
+  for (const int out : {0, 1, int{Way::kPartial}})
+    requests.push_back(cut_by("w1/matmul", way_of(graph, "w1/matmul", out), "m"));
+  for (const std::string& request : requests) {
     const Made hinted = made(graph, "m=2", {"?" + request});
     const Plan forced = made(graph, "m=2", {request}).plan;
     followed += hinted.hints[0].followed;
