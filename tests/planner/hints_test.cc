@@ -52,31 +52,6 @@ std::string read_as(const Plan& plan, const std::string& node, size_t operand) {
   return to_string(plan.nodes.at(node).in.at(operand), plan.mesh);
 }
 
-/// Floats for every batch input, from -1 to 1.
-std::vector<testing::NamedTensors> float_feeds(const Graph& graph, int steps) {
-  std::mt19937 random(7);
-  testing::NamedTensors feed;
-  for (ValueId id : graph.with_role(Role::batch)) {
-    Tensor tensor(graph.type(id));
-    for (int64_t i = 0; i < tensor.count(); ++i)
-      tensor.as<float>()[i] = std::uniform_real_distribution<float>(-1, 1)(random);
-    feed.emplace(graph.value(id).name, tensor);
-  }
-  return std::vector<testing::NamedTensors>(static_cast<size_t>(steps), feed);
-}
-
-/// The losses of 5 steps are those of one rank, to 1e-6 of them.
-void expect_runs_as_one(const Graph& graph, const Plan& plan) {
-  const std::vector<testing::NamedTensors> batches = float_feeds(graph, 5);
-  const Plan one = plan_shardings(graph, Mesh::parse("1"), host_cluster(), {}, rules());
-  const testing::ShardedRun alone = testing::run_sharded(graph, one, batches, 1e-2),
-                            run = testing::run_sharded(graph, plan, batches, 1e-2);
-  for (size_t s = 0; s < batches.size(); ++s) {
-    const double loss = alone.metrics[s].at("loss");
-    EXPECT_NEAR(run.metrics[s].at("loss"), loss, 1e-6 * std::abs(loss)) << "step " << s;
-  }
-}
-
 void finish(Graph& g, ValueId x) {
   std::vector<int64_t> axes;
   for (size_t d = 0; d < g.type(x).shape.size(); ++d) axes.push_back(static_cast<int64_t>(d));
@@ -168,7 +143,7 @@ TEST(Hints, ManyAtOnce) {
     followed += many.hints[h].followed;
   }
   EXPECT_LT(followed, texts.size());
-  expect_runs_as_one(graph, many.plan);
+  testing::expect_losses_of_one(graph, many.plan);
 }
 
 /// Hints never contradict what is required; they are refused only where they are no requests.
@@ -204,7 +179,7 @@ TEST(Operands, TwoUsersOfOneValue) {
         targets.insert(str(step.source, step.out[0]));
     }
     EXPECT_GE(targets.size(), 2U) << planner;
-    expect_runs_as_one(graph, plan);
+    testing::expect_losses_of_one(graph, plan);
   }
 }
 
@@ -261,7 +236,7 @@ TEST(Ways, OfNodes) {
     EXPECT_EQ(read_as(sum, "w0/matmul", 0), "[-, {m}]") << planner;
     EXPECT_EQ(read_as(sum, "w0/matmul", 1), "[{m}, -]") << planner;
     EXPECT_EQ(layout(sum, "%w0/matmul"), "[-, -] partial(sum: m)") << planner;
-    expect_runs_as_one(graph, sum);
+    testing::expect_losses_of_one(graph, sum);
     const Plan whole = made(graph, "m=2", {"w0/matmul()=[-]"}, planner).plan;
     EXPECT_EQ(read_as(whole, "w0/matmul", 0), "[-, -]") << planner;
     EXPECT_EQ(layout(whole, "%w0/matmul"), "[-, -]") << planner;
