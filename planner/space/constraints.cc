@@ -330,8 +330,6 @@ void Constraints::check_asks(const std::vector<Ask>& asks, const Node& node,
       fail(ErrorKind::invalid_input, ask.by, ": ", where, " cannot ", ask.verb, ' ', ask.what,
            possible.empty() ? "" : str("; it can ", ask.verb, " it "), list_shardings(possible));
     }
-    if (!some([&](const Strategy& s) { return ask.fits(s) && allowed(demand, s); }))
-      contradict_planner(ask.by, ask.let, where);
     for (const Ask* other = asks.data(); other != &ask; ++other) {
       if (some([&](const Strategy& s) { return ask.fits(s) && other->fits(s); })) continue;
       fail(ErrorKind::invalid_input, other->by, " and ", ask.by, " contradict at ", where,
@@ -339,6 +337,10 @@ void Constraints::check_asks(const std::vector<Ask>& asks, const Node& node,
            ask.verb == other->verb ? "" : ask.verb + " ", ask.what,
            " at once; leave out one of the two");
     }
+  }
+  for (const Ask& ask : asks) {
+    if (!some([&](const Strategy& s) { return ask.fits(s) && allowed(demand, s); }))
+      contradict_planner(ask.by, ask.let, where);
   }
   const bool together = some([&](const Strategy& s) {
     return allowed(demand, s) &&
