@@ -64,8 +64,8 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
   int64_t ranks = 1;
   for (const Axis& axis : axes_) {
     SR_REQUIRE(!axis.name.empty(), invalid_input, "mesh: an axis has no name");
-    SR_REQUIRE(axis.name.find_first_of(" ,+={}[]():?*") == std::string::npos, invalid_input,
-               "mesh: axis name '", axis.name, "' may not hold spaces or any of ,+={}[]():?*");
+    SR_REQUIRE(axis.name.find_first_of(" ,+={}[]():?") == std::string::npos, invalid_input,
+               "mesh: axis name '", axis.name, "' may not hold spaces or any of ,+={}[]():?");
     SR_REQUIRE(is_printable(axis.name), invalid_input, "mesh: axis name '", axis.name,
                "' has characters that cannot be shown");
     SR_REQUIRE(names.insert(axis.name).second, invalid_input, "mesh: axis '", axis.name,
