@@ -46,8 +46,11 @@ class HintSearch {
       if (!outcomes_[h].followed) open.push_back(h);
     }
     follow(open);
-    for (size_t h = 0; h < hints_.size(); ++h) {
-      if (!outcomes_[h].followed) price(h, without);
+    int prices = 0;
+    for (size_t h = 0; h < hints_.size() && prices < kMostPrices; ++h) {
+      if (outcomes_[h].followed) continue;
+      price(h, without);
+      ++prices;
     }
     report = best_.report;
     report.hints = outcomes_;
@@ -103,6 +106,12 @@ class HintSearch {
       outcomes_[open[0]].why = trial.why;
       return;
     }
+    if (splits_ == kMostSplits) {
+      for (size_t h : open)
+        outcomes_[h].why = str("tried with ", open.size() - 1, " others at once only");
+      return;
+    }
+    ++splits_;
     follow(open.first(open.size() / 2));
     follow(open.subspan(open.size() / 2));
   }
@@ -122,6 +131,7 @@ class HintSearch {
   std::vector<Hint> hints_;
   std::vector<HintOutcome> outcomes_;  // by hint
   Trial best_;
+  int splits_ = 0;
   PlanReport time_;
 };
 

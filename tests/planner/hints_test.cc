@@ -146,6 +146,34 @@ TEST(Hints, ManyAtOnce) {
   testing::expect_losses_of_one(graph, many.plan);
 }
 
+/// Of very many some groups are tried as they are, so that planning does not take forever.
+TEST(Hints, OfAWholeModel) {
+  const Graph graph = testing::perceptron(64, std::vector<int64_t>(25, 32));
+  PlanOptions options;
+  for (int layer = 0; layer < 24; ++layer) {
+    for (const char* sharding : {"[-,m]", "[m,-]", "[-,-]"})
+      options.requests.push_back(str("?w", layer, "=", sharding));
+  }
+  int plans = 0;
+  PlanReport report;
+  const Mesh mesh = Mesh::parse("m=2");
+  const PlanUnder plan_under = [&](const PlanOptions& under, PlanReport& its) {
+    ++plans;
+    return plan_shardings(graph, mesh, host_cluster(), under, rules(), &its);
+  };
+  const Plan plan = plan_with_hints(graph, mesh, options, plan_under, report);
+  EXPECT_LE(plans, 1 + 2 * kMostSplits + 1 + kMostPrices);
+  EXPECT_EQ(report.hints.size(), 72U);
+  EXPECT_LE(plan.seconds, made(graph, "m=2", {}).plan.seconds * 1.0001);
+  int priced = 0;
+  for (const HintOutcome& hint : report.hints) {
+    EXPECT_EQ(hint.followed, follows(plan, graph, find_request(hint.text, graph, mesh)))
+        << hint.text;
+    priced += hint.seconds.has_value();
+  }
+  EXPECT_EQ(priced, kMostPrices);
+}
+
 /// Hints never contradict what is required; they are refused only where they are no requests.
 TEST(Hints, YieldToRequests) {
   const Graph graph = two_users();

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "explain/text.h"
+#include "planner/hints.h"
 
 namespace shardrun {
 
@@ -13,12 +14,14 @@ std::string hints_text(const std::vector<HintOutcome>& hints) {
   const auto followed = std::count_if(hints.begin(), hints.end(),
                                       [](const HintOutcome& hint) { return hint.followed; });
   std::string out = wrapped("hints: ", str(followed, " of ", hints.size(), " followed"));
+  int shown = 0;
   for (const HintOutcome& hint : hints) {
-    if (hint.followed) continue;
+    if (hint.followed || ++shown > kMostPrices) continue;
     const std::string price = hint.seconds ? signed_ms(*hint.seconds) : "-";
     out += wrapped(right(price, 12) + "  ",
                    str("with '", hint.text, "'", hint.why.empty() ? "" : "; " + hint.why));
   }
+  if (shown > kMostPrices) out += str(right("", 14), "and ", shown - kMostPrices, " more\n");
   return out;
 }
 
