@@ -33,7 +33,7 @@ function(shardrun_library name)
 endfunction()
 
 # shardrun_unite(TARGET): eight sources in one go, so that headers and templates are read and compiled once for eight.
-# Without ccache and from nothing that takes a third of the time; after an edit it takes longer, hence the option.
+# Quicker from nothing (docs/results/tree.md); after an edit it takes longer, hence the option.
 function(shardrun_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SHARDRUN_UNITED} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()

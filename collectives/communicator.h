@@ -32,6 +32,12 @@ struct Members {
   std::vector<int> ranks;
 };
 
+/// One of the buffers of Communicator::all_reduce_each.
+struct Reduced {
+  void* data = nullptr;
+  int64_t count = 0;
+};
+
 /// Counts are elements. Calls are collective: every rank of the group makes the same calls in the
 /// same order, and a call returns when this rank's result is complete and its input may be reused.
 /// One communicator serves one call at a time. Zero counts are legal everywhere.
@@ -61,6 +67,12 @@ class Communicator {
                               DType dtype, Reduction op, void* staging) = 0;
   /// In place.
   virtual void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) = 0;
+  /// An all_reduce of each buffer, with the same bits, by one call where the backend can do that:
+  /// ranks then wait for each other once, and not for each buffer. Buffers are apart from each
+  /// other, and `staging` is as large as any of them would want by itself.
+  ///   all_reduce_each({{dw, 768}, {db, 12}}, DType::f32, Reduction::sum, staging);
+  virtual void all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
+                               void* staging);
   /// send: for rank 0, 1, … send_counts[r] elements one after the other; recv likewise. Must not
   /// overlap.
   virtual void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
@@ -93,6 +105,8 @@ class Communicator {
   int64_t all_reduce_staging(int64_t count, DType dtype) const {
     return all_reduce_staging_bytes(count, dtype, size());
   }
+
+  int64_t all_reduce_each_staging(std::span<const Reduced> buffers, DType dtype) const;
 
   /// Collective over the whole group: disjoint groups of ranks (of this communicator), each listed
   /// in the order its members shall have; `groups` is the same on every rank. Returns this rank's

@@ -177,6 +177,23 @@ int64_t sum_of(std::span<const int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), int64_t{0});
 }
 
+void Communicator::all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
+                                   void* staging) {
+  for (const Reduced& b : buffers) all_reduce(b.data, b.count, dtype, op, staging);
+}
+
+int64_t Communicator::all_reduce_each_staging(std::span<const Reduced> buffers, DType dtype) const {
+  int64_t most = 0;
+  for (const Reduced& b : buffers) most = std::max(most, all_reduce_staging(b.count, dtype));
+  return most;
+}
+
+int64_t count_of(std::span<const Reduced> buffers) {
+  int64_t count = 0;
+  for (const Reduced& b : buffers) count += b.count;
+  return count;
+}
+
 const Members& Communicator::members() const {
   static const Members kAll;
   return kAll;

@@ -2,6 +2,7 @@
 // which it is done, memory, and checks of arguments.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "base/round_up.h"
+#include "base/shape.h"
 #include "collectives/communicator.h"
 
 namespace shardrun {
@@ -41,6 +43,20 @@ inline constexpr int64_t kReduceChunkBytes = 256 << 10;
 /// An all_reduce up to this size is one exchange of everything with everybody; between nodes every
 /// call is.
 inline constexpr int64_t kSmallAllReduceBytes = 16 << 10;
+
+/// Of several buffers as if they were one, end to end: how many elements, and f(buffer, begin of
+/// the part in it, its size, its place in the range) for the part of each that lies in `range`.
+int64_t count_of(std::span<const Reduced> buffers);
+template <class F>
+void each_part(std::span<const Reduced> buffers, Range range, const F& f) {
+  int64_t begin = 0;
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    const int64_t first = std::max(begin, range.begin);
+    const int64_t end = std::min(begin + buffers[b].count, range.begin + range.size);
+    if (first < end) f(b, first - begin, end - first, first - range.begin);
+    begin += buffers[b].count;
+  }
+}
 
 /// Sum of counts before `rank`.
 int64_t offset_of(std::span<const int64_t> counts, int rank);

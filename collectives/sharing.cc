@@ -19,9 +19,12 @@ constexpr const char* kNames[] = {"all_gather", "reduce_scatter", "all_reduce", 
 /// is so little for all ranks to read: they would write each other's buffers otherwise.
 constexpr int64_t kSmallBytes = 512, kSmallSumBytes = 8 << 10, kSmallSumsBytes = 16 << 10;
 
+uint64_t hash(uint64_t h, int64_t count) {
+  return (h ^ static_cast<uint64_t>(count)) * 0x9e3779b97f4a7c15ull;
+}
 uint64_t hash(std::span<const int64_t> counts) {
   uint64_t h = counts.size();
-  for (int64_t n : counts) h = (h ^ static_cast<uint64_t>(n)) * 0x9e3779b97f4a7c15ull;
+  for (int64_t n : counts) h = hash(h, n);
   return h;
 }
 
@@ -120,30 +123,51 @@ void SharingCommunicator::reduce_scatter(const void* send, void* recv,
   meet();
 }
 
-/// Rank r reduces slice r, and writes it where everybody wants it.
 void SharingCommunicator::all_reduce(void* data, int64_t count, DType dtype, Reduction op,
                                      void* staging) {
+  const Reduced one{data, count};
+  all_reduce_each({&one, 1}, dtype, op, staging);
+}
+
+/// Of all buffers, end to end, rank r reduces slice r, and writes it where everybody wants it. What
+/// is small goes along in the slots, and of other buffers their places, as many as there is room
+/// for.
+void SharingCommunicator::all_reduce_each(std::span<const Reduced> buffers, DType dtype,
+                                          Reduction op, void* staging) {
   check_reducible("all_reduce", dtype, *this);
   if (size_ == 1) return;  // one contribution is its own reduction
-  const int64_t element = size_of(dtype);
-  const int64_t bytes = count * element;
+  constexpr size_t kMost = kSmallSumBytes / sizeof(Place);
+  if (buffers.size() > kMost) {
+    all_reduce_each(buffers.first(kMost), dtype, op, staging);
+    return all_reduce_each(buffers.subspan(kMost), dtype, op, staging);
+  }
+  const int64_t element = size_of(dtype), count = count_of(buffers), bytes = count * element;
   const bool small =
       bytes <= kSmallBytes || (bytes <= kSmallSumBytes && bytes * size_ <= kSmallSumsBytes);
-  Call& call = begin(Operation::all_reduce, dtype, bytes);
-  call.reduction = op;
-  call.count = count;
-  show(call, data, bytes, small);
-  if (!enter()) return messages_->all_reduce(data, count, dtype, op, staging);
+  show_sum(begin(Operation::all_reduce, dtype, bytes), buffers, dtype, op, small);
+  if (!enter()) return messages_->all_reduce_each(buffers, dtype, op, staging);
   const Range mine = small ? Range{0, count} : shard_range(count, size_, rank_);
-  for (int r = 0; r < size_; ++r) {
-    void* buffer = small ? call_of(r).small : r == rank_ ? data : theirs(r);
-    void*& slice = parts_[static_cast<size_t>(r)];
-    slice = static_cast<char*>(buffer) + mine.begin * element;
-    in_[static_cast<size_t>(r)] = slice;
-  }
-  if (small) return reduce_in_rank_order(in_, data, count, dtype, op);
-  reduce_in_rank_order(in_, parts_, mine.size, dtype, op);
-  meet();
+  each_part(buffers, mine, [&](size_t b, int64_t first, int64_t n, int64_t from) {
+    char* const own = static_cast<char*>(buffers[b].data) + first * element;
+    for (int r = 0; r < size_; ++r) {
+      char* part = own;
+      if (small) {
+        part = call_of(r).small + from * element;
+      } else if (r != rank_) {
+        Place place;
+        std::memcpy(&place, call_of(r).small + b * sizeof place, sizeof place);
+        part = at(r, place) + first * element;
+      }
+      parts_[static_cast<size_t>(r)] = part;
+      in_[static_cast<size_t>(r)] = part;
+    }
+    if (small) {
+      reduce_in_rank_order(in_, own, n, dtype, op);
+    } else {
+      reduce_in_rank_order(in_, parts_, n, dtype, op);
+    }
+  });
+  if (!small) meet();
 }
 
 void SharingCommunicator::all_to_all(const void* send, std::span<const int64_t> send_counts,
@@ -246,6 +270,28 @@ void SharingCommunicator::show(Call& call, const void* data, int64_t bytes, bool
   const std::optional<Place> place = find(data, bytes);
   call.reachable = place.has_value();
   call.place = place.value_or(Place{});
+}
+
+/// Of an all_reduce: the buffers, if `small`, or where they lie.
+void SharingCommunicator::show_sum(Call& call, std::span<const Reduced> buffers, DType dtype,
+                                   Reduction op, bool small) const {
+  call.reduction = op;
+  call.count = count_of(buffers);
+  char* to = call.small;
+  for (const Reduced& b : buffers) {
+    const int64_t bytes = b.count * size_of(dtype);
+    call.counts = hash(call.counts, b.count);
+    if (small) {
+      if (bytes > 0) std::memcpy(to, b.data, static_cast<size_t>(bytes));
+      to += bytes;
+    } else {
+      const std::optional<Place> place = find(b.data, bytes);
+      call.reachable = call.reachable && place.has_value();
+      const Place there = place.value_or(Place{});
+      std::memcpy(to, &there, sizeof there);
+      to += sizeof there;
+    }
+  }
 }
 
 /// Waits for everybody's part of the call. False if a buffer lies where peers do not reach it.

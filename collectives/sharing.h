@@ -44,6 +44,8 @@ class SharingCommunicator : public Communicator {
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void* staging) override;
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override;
+  void all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
+                       void* staging) override;
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override;
   void broadcast(void* data, int64_t bytes, int root) override;
@@ -103,6 +105,8 @@ class SharingCommunicator : public Communicator {
   char* theirs(int r) const;
   Call& begin(Operation operation, DType dtype, int64_t bytes);
   void show(Call& call, const void* data, int64_t bytes, bool small) const;
+  void show_sum(Call& call, std::span<const Reduced> buffers, DType dtype, Reduction op,
+                bool small) const;
   bool enter();
   std::vector<int> missing() const;
 

@@ -36,7 +36,8 @@ struct Plan {
   uint64_t model_hash = 0;  // structural hash of the Graph it is for
   double seconds = 0;       // predicted time of a step
   double compute_seconds = 0, comm_seconds = 0;
-  int64_t bytes = 0;  // arena bytes of the fullest rank
+  double hidden_seconds = 0;  // of both: the streams of a device run at once; `seconds` is the rest
+  int64_t bytes = 0;          // arena bytes of the fullest rank
 };
 
 uint64_t structural_hash(

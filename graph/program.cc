@@ -36,6 +36,7 @@ void print_step(std::ostream& out, std::string_view when, const Step& step,
   out << "(";
   print_buffers(out, step.in, program);
   out << ")";
+  if (step.call != 0) out << " in call " << step.call;
   if (step.needs.workspace > 0)
     out << " workspace " << step.needs.workspace << "@" << step.workspace_offset;
   if (step.needs.kept > 0) out << " keeps " << step.needs.kept << "@" << step.kept_offset;
@@ -64,6 +65,16 @@ std::vector<TensorType> types_of(const Program& program, const std::vector<Buffe
   std::vector<TensorType> out;
   for (BufferId b : ids) out.push_back(type_of(program, b));
   return out;
+}
+
+bool joins_call(const Program& program, size_t s) {
+  return s > 0 && program.steps[s].call != 0 && program.steps[s].call == program.steps[s - 1].call;
+}
+
+size_t call_size(const Program& program, size_t first) {
+  size_t end = first + 1;
+  while (end < program.steps.size() && joins_call(program, end)) ++end;
+  return end - first;
 }
 
 std::string to_string(const Program& program) {

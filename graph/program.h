@@ -52,6 +52,7 @@ struct Step {
   std::vector<BufferId> in, out;
   StepBytes needs;
   RowWise rows = RowWise::none;
+  int32_t call = 0;  // not 0: one call does this collective and its neighbours of the same number
   int64_t workspace_offset = -1, kept_offset = -1;
   std::string source;  // the Graph node or value this step comes from, for people
 };
@@ -108,6 +109,13 @@ struct Program {
 
 const TensorType& type_of(const Program& program, BufferId id);
 std::vector<TensorType> types_of(const Program& program, const std::vector<BufferId>& ids);
+
+/// Does the call of a Communicator that does the step before `s` do `s` as well (Step::call)? Such
+/// steps are all_reduces over the same ranks, each in place; run one by one they leave the same
+/// bits (runtime/program/combine_collectives.h).
+bool joins_call(const Program& program, size_t s);
+/// Of the first step of a call: how many it does. 1 for a kernel's, or a collective by itself.
+size_t call_size(const Program& program, size_t first);
 
 std::string to_string(const Program& program);
 

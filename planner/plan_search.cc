@@ -6,6 +6,8 @@
 #include <set>
 
 #include "base/clock.h"
+#include "graph/passes/recompute.h"
+#include "planner/reshard/call_bytes.h"
 #include "planner/reshard/forbidden_reshardings.h"
 #include "planner/rules/placing.h"
 #include "planner/schedule/roles.h"
@@ -117,19 +119,34 @@ SpmdRule PlanSearch::rule_of(size_t c) {
   return rule;
 }
 
-/// What the pool has for one of these nodes, each once, the replicated one first.
+/// Sets the bounds of a plan's rows by what the nodes of a class number. Returns how many nodes
+/// share the routing.
+int64_t PlanSearch::count_rows(const Folding::Class& members, NodePlan& plan) {
+  if (plan.rows.empty()) return 1;
+  for (NodeId id : members.nodes) numbered_.count(graph_.node(id), mesh_, plan);
+  return numbered_.sharers(graph_.node(members.nodes[0]));
+}
+
+/// What the pool has for one of these nodes and this mesh can run, each once, the replicated one
+/// first. A node that runs again takes what the first run may.
 std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
   const Node& node = graph_.node(members.nodes[0]);
   const std::vector<TensorType> in = graph_.types(node.inputs), out = graph_.types(node.outputs);
   std::vector<Strategy> strategies;
   std::set<std::pair<std::vector<Sharding>, std::vector<Sharding>>> known;
-  const auto add = [&](const NodePlan& plan) {
-    if (known.emplace(plan.in, plan.out).second)
-      strategies.push_back(priced(node, in, out, plan, numbered_.sharers(node), mesh_, cluster_));
+  const auto add = [&](NodePlan plan) {
+    if (!can_run(node, in, out, plan, mesh_, constraints_.leaves_empty()) ||
+        !known.emplace(plan.in, plan.out).second)
+      return;
+    for (Rows& rows : plan.rows) rows.most_named = rows.most_owned = 0;  // the joined mesh's
+    const int64_t sharers = count_rows(members, plan);
+    strategies.push_back(priced(node, in, out, std::move(plan), sharers, mesh_, cluster_));
   };
   add(replicated_node(in, out));
   for (NodeId id : members.nodes) {
-    const auto it = options_.pool->find(graph_.node(id).name);
+    std::string_view name = graph_.node(id).name;
+    if (name.starts_with(kAgain)) name.remove_prefix(kAgain.size());
+    const auto it = options_.pool->find(std::string(name));
     if (it == options_.pool->end()) continue;
     for (const NodePlan& plan : it->second) add(plan);
   }
@@ -138,6 +155,7 @@ std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
 
 SearchSpace PlanSearch::enumerate() {
   SearchSpace space;
+  space.call_bytes = call_bytes(graph_, cluster_);
   space.reshards_updates = constraints_.reshards_updates();
   space.strategies.resize(folding_.classes.size());
   for (size_t c = 0; c < folding_.classes.size(); ++c) {
@@ -149,15 +167,12 @@ SearchSpace PlanSearch::enumerate() {
       continue;
     }
     const SpmdRule rule = rule_of(c);
-    const auto count_rows = [&](NodePlan& plan) {
-      for (NodeId id : folding_.classes[c].nodes) numbered_.count(graph_.node(id), mesh_, plan);
-      return numbered_.sharers(node);
-    };
+    const auto count = [&](NodePlan& plan) { return count_rows(folding_.classes[c], plan); };
     space.strategies[c] =
         constraints_.strategies(c, folding_, [&](const Constraints::MayTake& may_take) {
           return enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
-                                      rule, mesh_, cluster_, constraints_.leaves_empty(),
-                                      count_rows, may_take);
+                                      rule, mesh_, cluster_, constraints_.leaves_empty(), count,
+                                      may_take);
         });
   }
   return space;
@@ -181,6 +196,7 @@ Plan PlanSearch::lay_out(const PlanContext& problem, const Solution& solution, b
             ? options_.arena_use(plan)
             : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
+  if (options_.retime) options_.retime(plan);
   if (!smallest_ || plan.bytes < smallest_->plan.bytes)
     smallest_ = LaidOut{plan, node_seconds(problem, solution)};
   return plan;

@@ -46,6 +46,7 @@ class PlanSearch {
   void find_rules();
   SpmdRule rule_of(size_t item_class);
   SearchSpace enumerate();
+  int64_t count_rows(const Folding::Class& members, NodePlan& plan);
   std::vector<Strategy> pooled(const Folding::Class& members);
   void drop_avoided(SearchSpace& space) const;
   void restrict(SearchSpace& space);

@@ -3,6 +3,7 @@
 #include "planner/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -22,6 +23,14 @@ constexpr double kWideGap = 1e-2;
 /// beside the values the last time.
 constexpr double kWorthRecomputing = 1e-3;
 constexpr int kRecomputeRounds = 6;
+/// What needs so many times the limit will not fit with more that is computed again.
+constexpr double kHopeless = 1.5;
+/// A refusal names a limit that is this close to one that nothing was found for.
+constexpr double kClose = 1.03;
+/// While none has failed, the next limit that is tried is this fraction of the least that was
+/// found.
+constexpr double kLess = 0.8;
+constexpr int kLeastRounds = 10;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
 
@@ -55,6 +64,7 @@ class Planning {
         !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
     if (may_recompute() && limited_ && memory_costs_time) compute_again();
     if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
+    if (!plan_) take_smallest();
     if (!plan_) refuse();
     report_.distinct_rules = rules_.distinct_rules();
     return *plan_;
@@ -117,7 +127,7 @@ class Planning {
   void keep_all() {
     PlanSearch own(graph_, mesh_, cluster_, options_, rules_);
     plan_ = own.run(report_);
-    smallest_ = own.smallest();
+    note_kept(own.smallest());
     limited_ = own.limited();
     held_bytes_ = own.held_bytes();
     unlimited_bound_ = own.unlimited_bound();
@@ -140,8 +150,7 @@ class Planning {
       add_time(tight);
       const std::optional<LaidOut>& found = least.smallest();
       if (!found) return;
-      if (!least_baseline_ || found->plan.bytes < least_baseline_->plan.bytes)
-        least_baseline_ = found;
+      keep_smaller(least_baseline_, found);
       if (found->plan.bytes > options_.memory_limit) return;
       other.memory_limit = options_.memory_limit;
       PlanSearch baseline(graph_, mesh_, cluster_, other, rules_);
@@ -171,8 +180,8 @@ class Planning {
   std::vector<LaidOut> bases() {
     std::vector<LaidOut> out;
     if (loose()) out.push_back(*loose());
-    if (smallest_ && (out.empty() || smallest_->plan.values != out[0].plan.values))
-      out.push_back(*smallest_);
+    if (smallest_kept_ && (out.empty() || smallest_kept_->plan.values != out[0].plan.values))
+      out.push_back(*smallest_kept_);
     return out;
   }
 
@@ -183,61 +192,99 @@ class Planning {
       return plan_ && loose() && plan_->seconds <= loose()->plan.seconds * (1 + kWorthRecomputing);
     };
     for (const LaidOut& base : bases()) {
-      if (!is_fast()) compute_again_of(base);
+      if (is_fast()) return;
+      PlanReport its;
+      offer(computed_again(base, options_.memory_limit, its), its);
     }
   }
 
-  /// The step with what is computed again is planned like any other.
-  void compute_again_of(const LaidOut& base) {
+  /// The step with what is computed again, of what a base keeps too much for `limit`, planned like
+  /// any other. nullopt: nothing that fits was found.
+  std::optional<Plan> computed_again(const LaidOut& base, int64_t limit, PlanReport& report) {
     const ValueBytes bytes = local_bytes(graph_, base.plan);
     const std::vector<int64_t> alive = bytes_alive(graph_, bytes);
     // What persists, workspaces, and the gaps between buffers.
     int64_t overhead = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
     PlanOptions again = options_;
+    again.memory_limit = limit;
     for (int round = 0; round < kRecomputeRounds; ++round) {
       std::set<std::string> chosen =
-          choose_recomputed(graph_, bytes, base.node_seconds, options_.memory_limit - overhead);
-      if (chosen.empty() || chosen == again.recomputed) return;
+          choose_recomputed(graph_, bytes, base.node_seconds, limit - overhead);
+      if (chosen.empty() || chosen == again.recomputed) return std::nullopt;
       again.recomputed = std::move(chosen);
       const Graph step = with_recomputed(graph_, again.recomputed);
       PlanSearch search(step, mesh_, cluster_, again, rules_);
-      PlanReport its;
-      const std::optional<Plan> plan = search.run(its);
-      add_time(its);
-      offer(plan, its);
+      report = {};
+      const std::optional<Plan> plan = search.run(report);
+      add_time(report);
       const std::optional<LaidOut>& smallest = search.smallest();
-      if (plan || !smallest || smallest->plan.bytes <= options_.memory_limit) return;
-      overhead += smallest->plan.bytes - options_.memory_limit;
+      note(smallest);
+      if (plan || !smallest || smallest->plan.bytes <= limit ||
+          static_cast<double>(smallest->plan.bytes) > kHopeless * static_cast<double>(limit))
+        return plan;
+      overhead += smallest->plan.bytes - limit;
+    }
+    return std::nullopt;
+  }
+
+  static void keep_smaller(std::optional<LaidOut>& known, const std::optional<LaidOut>& found) {
+    if (found && (!known || found->plan.bytes < known->plan.bytes)) known = found;
+  }
+  void note(const std::optional<LaidOut>& found) { keep_smaller(smallest_, found); }
+  void note_kept(const std::optional<LaidOut>& found) {
+    keep_smaller(smallest_kept_, found);
+    note(found);
+  }
+
+  /// The plan that needs least: it is taken if it fits, and its bytes are what a refusal names.
+  /// What is found does not depend on the limit that was asked for, so a limit of so many bytes
+  /// will do.
+  void look_for_least() {
+    smallest_ = smallest_kept_ = least_baseline_;
+    if (may_recompute()) {
+      note_kept(loose());
+      try_limits_below();
+    } else {
+      look_for_smallest();
     }
   }
 
-  /// The plan that needs least, of those that are looked for as if there were no memory at all: it
-  /// is taken if it fits, and its bytes are known in any case. What is found so does not depend on
-  /// the limit, so a limit of so many bytes will do.
-  void look_for_least() {
-    smallest_ = least_baseline_;
-    look_for_least_of({});
-    if (!may_recompute()) return;
-    for (const LaidOut& base : bases())
-      look_for_least_of(
-          recompute_for_least_bytes(graph_, local_bytes(graph_, base.plan), base.node_seconds));
+  /// Limits below the least that was found, until one that is close to it is not met.
+  void try_limits_below() {
+    const std::vector<LaidOut> from = bases();
+    double missed = 0;
+    for (int round = 0; round < kLeastRounds && smallest_; ++round) {
+      const auto least = static_cast<double>(smallest_->plan.bytes);
+      const double limit =
+          missed > 0 ? std::min(std::sqrt(missed * least), least / kClose) : kLess * least;
+      for (const LaidOut& base : from) {
+        PlanReport its;
+        if (static_cast<double>(smallest_->plan.bytes) > limit)
+          (void)computed_again(base, static_cast<int64_t>(limit), its);
+      }
+      if (static_cast<double>(smallest_->plan.bytes) <= limit) continue;
+      if (limit * kClose >= least) return;
+      missed = limit;
+    }
   }
 
-  void look_for_least_of(const std::set<std::string>& recomputed) {
+  /// With all values kept, as if there were no memory at all.
+  void look_for_smallest() {
     PlanOptions tight = options_;
     tight.memory_limit = 1;
-    tight.recomputed = recomputed;
-    const Graph step = with_recomputed(graph_, recomputed);
-    PlanSearch search(step, mesh_, cluster_, tight, rules_);
+    PlanSearch search(graph_, mesh_, cluster_, tight, rules_);
     PlanReport its;
     search.run(its);
     add_time(its);
-    const std::optional<LaidOut>& found = search.smallest();
-    if (!found) return;
-    if (!smallest_ || found->plan.bytes < smallest_->plan.bytes) smallest_ = found;
-    if (found->plan.bytes > options_.memory_limit) return;
-    its.cost = found->plan.seconds;
-    offer(found->plan, its);
+    note_kept(search.smallest());
+  }
+
+  /// What was found for less memory fits after all.
+  void take_smallest() {
+    if (!smallest_ || smallest_->plan.bytes > options_.memory_limit) return;
+    PlanReport its;
+    its.cost = smallest_->plan.seconds;
+    offer(smallest_->plan, its);
   }
 
   [[noreturn]] void refuse() const {
@@ -262,8 +309,9 @@ class Planning {
   RuleCache& rules_;
   PlanReport& report_;
   std::optional<Plan> plan_;
-  std::optional<LaidOut> smallest_, loose_;
-  std::optional<LaidOut> least_baseline_;  // of all baselines the plan of fewest bytes
+  std::optional<LaidOut> loose_;
+  std::optional<LaidOut> smallest_, smallest_kept_;  // the latter computes nothing again
+  std::optional<LaidOut> least_baseline_;            // of all baselines the plan of fewest bytes
   bool limited_ = false, looked_loose_ = false;
   double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0;

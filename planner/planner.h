@@ -48,6 +48,10 @@ struct PlanOptions {
   /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
   /// with the backend's workspaces. Given by the caller, because the planner knows no backend.
   std::function<ArenaUse(const Plan&)> arena_use = nullptr;
+  /// Corrects a plan's times by the steps that ranks run under it: which sums are one call, and
+  /// what runs beside kernels. The search knows neither exactly. Null: nothing. Given by the
+  /// caller, as arena_use is.
+  std::function<void(Plan&)> retime = nullptr;
   /// May results of the forward pass be computed again in the backward pass, where what is kept is
   /// too much, or where that takes less time than cutting it (planner/recompute.h)?
   bool recompute = false;

@@ -93,15 +93,25 @@ class MpiCommunicator : public MessageCommunicator {
     check_counts(operation_, counts, *this);
     check_reducible(operation_, dtype, *this);
     for (int r = 0; r < size_; ++r) offsets_[static_cast<size_t>(r)] = offset_of(counts, r);
-    reduce_parts(send, recv, counts, dtype, op, staging, nullptr);
+    const Reduced all{const_cast<void*>(send), sum_of(counts)};
+    reduce_parts({&all, 1}, static_cast<char*>(recv), false, counts, dtype, op, staging,
+                 kReduceChunkBytes);
   }
 
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
-    begin("all_reduce", count * size_of(dtype));
+    const Reduced one{data, count};
+    all_reduce_each({&one, 1}, dtype, op, staging);
+  }
+
+  void all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
+                       void* staging) override {
+    const int64_t count = count_of(buffers), bytes = count * size_of(dtype);
+    begin("all_reduce", bytes);
     check_reducible(operation_, dtype, *this);
     if (size_ == 1 || count == 0) return;
-    if (count * size_of(dtype) <= kSmallAllReduceBytes) {
-      all_reduce_small(data, count, dtype, op, static_cast<char*>(staging));
+    const int64_t room = all_reduce_each_staging(buffers, dtype) / (size_ - 1);  // of a peer
+    if (bytes <= std::min(kSmallAllReduceBytes, room)) {
+      all_reduce_small(buffers, count, dtype, op, staging);
       return;
     }
     for (int r = 0; r < size_; ++r) {
@@ -109,9 +119,8 @@ class MpiCommunicator : public MessageCommunicator {
       counts_[static_cast<size_t>(r)] = part.size;
       offsets_[static_cast<size_t>(r)] = part.begin;
     }
-    char* bytes = static_cast<char*>(data);
-    reduce_parts(data, bytes + offsets_[static_cast<size_t>(rank_)] * size_of(dtype), counts_,
-                 dtype, op, staging, bytes);
+    reduce_parts(buffers, nullptr, true, counts_, dtype, op, staging,
+                 std::min(room, kReduceChunkBytes));
   }
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
@@ -381,69 +390,80 @@ class MpiCommunicator : public MessageCommunicator {
     return static_cast<char*>(staging) + (peer < rank_ ? peer : peer - 1) * slot_bytes;
   }
 
-  void all_reduce_small(void* data, int64_t count, DType dtype, Reduction op, char* staging) {
-    const int64_t bytes = count * size_of(dtype);
-    in_[static_cast<size_t>(rank_)] = data;
-    for (int i = 1; i < size_; ++i) {
-      const int from = (rank_ + size_ - i) % size_;
-      char* place = slot(staging, from, round_up_64(bytes));
-      in_[static_cast<size_t>(from)] = place;
-      post_recv(place, bytes, from);
-    }
-    for (int i = 1; i < size_; ++i) post_send(data, bytes, (rank_ + i) % size_);
-    wait();
-    reduce_in_rank_order(in_, data, count, dtype, op);
+  /// What of the buffers lies in `range`, a message for each: from them; or to them, or one behind
+  /// the other to `place`.
+  void send_parts(std::span<const Reduced> buffers, Range range, int64_t element, int to) {
+    each_part(buffers, range, [&](size_t b, int64_t first, int64_t n, int64_t) {
+      post_send(static_cast<char*>(buffers[b].data) + first * element, n * element, to);
+    });
+  }
+  void recv_parts(std::span<const Reduced> buffers, Range range, int64_t element, int from,
+                  char* place = nullptr) {
+    each_part(buffers, range, [&](size_t b, int64_t first, int64_t n, int64_t at) {
+      char* const own = static_cast<char*>(buffers[b].data) + first * element;
+      post_recv(place == nullptr ? own : place + at * element, n * element, from);
+    });
   }
 
-  /// Part r is counts[r] elements from offsets_[r] of `send`; part `rank` is reduced into `out`,
-  /// which may be its place in `send`. In round c each rank sends its contribution to chunk c of
-  /// every part to the part's owner, which reduces. With `gathered` the owners hand the reduced
-  /// chunk c to everybody during round c + 1, while it is in cache.
-  void reduce_parts(const void* send, void* out, std::span<const int64_t> counts, DType dtype,
-                    Reduction op, void* staging, char* gathered) {
+  /// Of this rank's and its peers' contributions, which lie in their slots, to `range` of the
+  /// buffers: into `out`, or, if that is null, in place.
+  void reduce_range(std::span<const Reduced> buffers, Range range, DType dtype, Reduction op,
+                    void* staging, int64_t slot_bytes, char* out) {
     const int64_t element = size_of(dtype);
-    const int64_t step = kReduceChunkBytes / element;
+    each_part(buffers, range, [&](size_t b, int64_t first, int64_t n, int64_t at) {
+      char* const own = static_cast<char*>(buffers[b].data) + first * element;
+      for (int r = 0; r < size_; ++r)
+        in_[static_cast<size_t>(r)] =
+            r == rank_ ? own : slot(staging, r, slot_bytes) + at * element;
+      reduce_in_rank_order(in_, out == nullptr ? own : out + at * element, n, dtype, op);
+    });
+  }
+
+  void all_reduce_small(std::span<const Reduced> buffers, int64_t count, DType dtype, Reduction op,
+                        void* staging) {
+    const int64_t element = size_of(dtype), slot_bytes = round_up_64(count * element);
+    const Range all{0, count};
+    for (int i = 1; i < size_; ++i) {
+      const int from = (rank_ + size_ - i) % size_;
+      recv_parts(buffers, all, element, from, slot(staging, from, slot_bytes));
+    }
+    for (int i = 1; i < size_; ++i) send_parts(buffers, all, element, (rank_ + i) % size_);
+    wait();
+    reduce_range(buffers, all, dtype, op, staging, slot_bytes, nullptr);
+  }
+
+  /// Part r is counts[r] elements from offsets_[r] of `send`, several buffers end to end. Part
+  /// `rank` is reduced into `out`, or, if it `gathers`, in place, and everybody gets all parts. In
+  /// round c each rank sends its contribution to chunk c of every part, of at most `chunk_bytes`,
+  /// to the part's owner, which reduces. The owners hand the reduced chunk c to everybody during
+  /// round c + 1, while it is in cache.
+  void reduce_parts(std::span<const Reduced> send, char* out, bool gathers,
+                    std::span<const int64_t> counts, DType dtype, Reduction op, void* staging,
+                    int64_t chunk_bytes) {
+    const int64_t element = size_of(dtype), step = chunk_bytes / element;
     const int64_t rounds = (*std::max_element(counts.begin(), counts.end()) + step - 1) / step;
-    const auto count_of = [&](int part, int64_t round) {
-      return std::clamp(counts[static_cast<size_t>(part)] - round * step, int64_t{0}, step);
-    };
-    const auto byte_offset = [&](int part, int64_t round) {
-      return (offsets_[static_cast<size_t>(part)] + round * step) * element;
+    const auto chunk = [&](int part, int64_t round) {
+      const auto p = static_cast<size_t>(part);
+      return Range{offsets_[p] + round * step,
+                   std::clamp(counts[p] - round * step, int64_t{0}, step)};
     };
     const int64_t slot_bytes =
         round_up_64(std::min(counts[static_cast<size_t>(rank_)], step) * element);
-    for (int64_t round = 0; round < rounds + (gathered != nullptr ? 1 : 0); ++round) {
-      const int64_t mine = count_of(rank_, round);
+    for (int64_t round = 0; round < rounds + (gathers ? 1 : 0); ++round) {
+      const Range mine = chunk(rank_, round);
       for (int i = 1; i < size_; ++i) {
         const int peer = (rank_ + size_ - i) % size_;
-        if (mine > 0) {
-          char* place = slot(staging, peer, slot_bytes);
-          in_[static_cast<size_t>(peer)] = place;
-          post_recv(place, mine * element, peer);
-        }
-        if (gathered != nullptr && round > 0) {
-          post_recv(gathered + byte_offset(peer, round - 1), count_of(peer, round - 1) * element,
-                    peer);
-        }
+        recv_parts(send, mine, element, peer, slot(staging, peer, slot_bytes));
+        if (gathers && round > 0) recv_parts(send, chunk(peer, round - 1), element, peer);
       }
       for (int i = 1; i < size_; ++i) {
         const int peer = (rank_ + i) % size_;
-        if (const int64_t theirs = count_of(peer, round); theirs > 0) {
-          post_send(static_cast<const char*>(send) + byte_offset(peer, round), theirs * element,
-                    peer);
-        }
-        if (gathered != nullptr && round > 0) {
-          post_send(gathered + byte_offset(rank_, round - 1), count_of(rank_, round - 1) * element,
-                    peer);
-        }
+        send_parts(send, chunk(peer, round), element, peer);
+        if (gathers && round > 0) send_parts(send, chunk(rank_, round - 1), element, peer);
       }
       wait();
-      if (mine > 0) {
-        in_[static_cast<size_t>(rank_)] =
-            static_cast<const char*>(send) + byte_offset(rank_, round);
-        reduce_in_rank_order(in_, static_cast<char*>(out) + round * step * element, mine, dtype,
-                             op);
-      }
+      char* const to = gathers ? nullptr : out + round * step * element;
+      reduce_range(send, mine, dtype, op, staging, slot_bytes, to);
     }
   }
 

@@ -53,15 +53,20 @@ class NodesCommunicator : public Communicator {
   const Members& members() const override { return messages_->members(); }
 
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
+    const Reduced one{data, count};
+    all_reduce_each({&one, 1}, dtype, op, staging);
+  }
+
+  void all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
+                       void* staging) override {
     check_reducible("all_reduce", dtype, *this);
-    const int64_t bytes = count * size_of(dtype);
-    if (bytes <= kSmallAllReduceBytes || !everywhere(reach(data, bytes, reached_)))
-      return messages_->all_reduce(data, count, dtype, op, staging);
+    const int64_t count = count_of(buffers);
+    if (count * size_of(dtype) <= kSmallAllReduceBytes || !everywhere(reach(buffers, dtype)))
+      return messages_->all_reduce_each(buffers, dtype, op, staging);
     if (lane_) {
-      const Range slice = shard_range(count, lanes_, place());
-      for (char*& buffer : reached_) buffer += slice.begin * size_of(dtype);
-      const int64_t room = all_reduce_staging_bytes(count, dtype, size());
-      reduce_slice(slice.size, dtype, op, staging, room);
+      const int64_t room = all_reduce_each_staging(buffers, dtype);
+      reduce_slice(buffers, shard_range(count, lanes_, place()), dtype, op,
+                   static_cast<char*>(staging), room);
     }
     if (here_) here_->barrier();
   }
@@ -164,6 +169,17 @@ class NodesCommunicator : public Communicator {
     return !all.empty();
   }
 
+  /// The same of several buffers, into reached_each_.
+  bool reach(std::span<const Reduced> buffers, DType dtype) {
+    reached_each_.resize(std::max(reached_each_.size(), buffers.size()));
+    bool all = true;
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      reached_each_[b].resize(reached_.size());
+      all = reach(buffers[b].data, buffers[b].count * size_of(dtype), reached_each_[b]) && all;
+    }
+    return all;
+  }
+
   /// Does it hold on every node? It is the same on all ranks of one.
   bool everywhere(bool holds) {
     int64_t all = holds ? 1 : 0;
@@ -199,35 +215,41 @@ class NodesCommunicator : public Communicator {
     return all * size_of(accumulated_type(dtype)) <= messages;
   }
 
-  /// reached_: this slice of each of the node's ranks.
-  void reduce_slice(int64_t count, DType dtype, Reduction op, void* staging, int64_t room) {
+  /// Of the buffers that reached_each_ has of each of the node's ranks, end to end.
+  void reduce_slice(std::span<const Reduced> buffers, Range slice, DType dtype, Reduction op,
+                    char* staging, int64_t room) {
     const int node = lane_->rank(), last = lane_->size() - 1;
     const int64_t element = size_of(dtype), wide = size_of(accumulated_type(dtype));
     const int64_t step = std::min(room, kReduceChunkBytes) / wide;
-    const auto turn_to = [&](int64_t at) {
-      for (size_t r = 0; r < reached_.size(); ++r) in_[r] = out_[r] = reached_[r] + at * element;
+    const auto turn_to = [&](size_t b, int64_t first) {
+      for (size_t r = 0; r < out_.size(); ++r)
+        in_[r] = out_[r] = reached_each_[b][r] + first * element;
     };
-    for (int64_t at = 0; at < count; at += step) {
-      const int64_t n = std::min(step, count - at);
-      turn_to(at);
-      if (node > 0) lane_->recv(staging, n * wide, node - 1);
-      accumulate_in_rank_order(staging, node == 0, in_, n, dtype, op);
-      if (node < last) {
-        lane_->send(staging, n * wide, node + 1);
-      } else {
-        round_accumulated(staging, out_, n, dtype);
-      }
+    const auto chunk = [&](int64_t at) {
+      return Range{slice.begin + at, std::min(step, slice.size - at)};
+    };
+    for (int64_t at = 0; at < slice.size; at += step) {
+      const int64_t bytes = chunk(at).size * wide;
+      if (node > 0) lane_->recv(staging, bytes, node - 1);
+      each_part(buffers, chunk(at), [&](size_t b, int64_t first, int64_t n, int64_t from) {
+        turn_to(b, first);
+        accumulate_in_rank_order(staging + from * wide, node == 0, in_, n, dtype, op);
+        if (node == last) round_accumulated(staging + from * wide, out_, n, dtype);
+      });
+      if (node < last) lane_->send(staging, bytes, node + 1);
     }
-    for (int64_t at = 0; at < count; at += step) {
-      const int64_t bytes = std::min(step, count - at) * element;
-      turn_to(at);
-      void* result = out_[static_cast<size_t>(place())];
-      if (node < last) lane_->recv(result, bytes, node + 1);
-      if (node > 0) lane_->send(result, bytes, node - 1);
-      if (node == last) continue;
-      for (void* buffer : out_) {
-        if (buffer != result) std::memcpy(buffer, result, static_cast<size_t>(bytes));
-      }
+    for (int64_t at = 0; at < slice.size; at += step) {
+      each_part(buffers, chunk(at), [&](size_t b, int64_t first, int64_t n, int64_t) {
+        const int64_t bytes = n * element;
+        turn_to(b, first);
+        void* result = out_[static_cast<size_t>(place())];
+        if (node < last) lane_->recv(result, bytes, node + 1);
+        if (node > 0) lane_->send(result, bytes, node - 1);
+        if (node == last) return;
+        for (void* buffer : out_) {
+          if (buffer != result) std::memcpy(buffer, result, static_cast<size_t>(bytes));
+        }
+      });
     }
   }
 
@@ -300,6 +322,7 @@ class NodesCommunicator : public Communicator {
   const int lanes_;
   // Of the call in progress, by rank of the node:
   std::vector<char*> reached_, results_;
+  std::vector<std::vector<char*>> reached_each_;  // the same of each buffer
   std::vector<void*> out_;
   std::vector<const void*> in_;
   std::vector<Piece> pieces_;

@@ -11,7 +11,9 @@
 #include "base/files/input_file.h"
 #include "error_context.h"
 #include "exec/data/data.h"
+#include "explain/analysis.h"
 #include "explain/hints.h"
+#include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
@@ -94,8 +96,18 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
+/// PlanOptions::retime, by what `programs` gives for a plan.
+std::function<void(Plan&)> retiming(
+    const Cluster& cluster,
+    std::function<std::shared_ptr<PlanPrograms>(const Plan& plan)> programs) {
+  return [&cluster, programs = std::move(programs)](Plan& plan) {
+    const std::shared_ptr<PlanPrograms> made = programs(plan);
+    PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).retime(plan);
+  };
+}
+
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
-                         Measures& measures) {
+                         const Cluster& cluster, Measures& measures) {
   PlanOptions options;
   options.planner = request.planner;
   options.requests = request.shard;
@@ -110,6 +122,8 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
+  options.retime =
+      retiming(cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
   return options;
 }
 
@@ -124,7 +138,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = plan_options(model, request, limit, out.cluster, measures);
   options.recompute = request.recompute == "auto";
   AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
   options.requests.insert(options.requests.end(), annotated.requests.begin(),
@@ -148,6 +162,9 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
                      model.evaluation);
   };
+  evaluation.retime = retiming(out.cluster, [&](const Plan& plan) {
+    return measures.evaluation.of(plan, measures.train.of(out.train));
+  });
   PlanReport report;
   out.evaluation =
       plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
@@ -280,6 +297,7 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
   if (!request.plan_file.empty()) {
     read_plans(read_text(request.plan_file), request.plan_file, plan);
     check_request(request, plan);
+    if (backend().collectives == Collectives::apart) plan.cluster.collectives = Collectives::apart;
     return;
   }
   // Those of this World, or as many as were asked for.
@@ -287,6 +305,7 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
       ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
   plan.cluster = find_cluster(request.cluster, ranks)
                      .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
+  if (backend().collectives == Collectives::apart) plan.cluster.collectives = Collectives::apart;
 }
 
 /// What rank 0 does for all: the plan of the file, or the best that is found.
@@ -425,7 +444,7 @@ Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   Measures measures(model, plan.cluster);
   const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
-  PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = plan_options(model, request, limit, plan.cluster, measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
   options.tactics = plan.request.tactics;
@@ -458,7 +477,7 @@ std::string TrainingPlan::summary() const {
   std::string out = wrapped(
       "plan: ", str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, "; predicted step ",
                     two(plan.seconds), " ms (compute ", two(plan.compute_seconds),
-                    ", communication ", two(plan.comm_seconds), ")"));
+                    ", communication ", two(plan.comm_seconds), hidden_text(plan), ")"));
   std::string cluster = "cluster " + impl_->cluster.name;
   if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
   if (impl_->memory_limit > 0) cluster += "; memory limit of a rank " + mib(impl_->memory_limit);

@@ -63,9 +63,7 @@ template <class Options>
 void read_options(const json& object, const std::string& where, Options& out) {
   each_option(out, [&](const OptionRow& row, auto& value) {
     if (!(row.use & kPlanFile)) return;
-    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::vector<std::string>>) {
-      if (!object.contains(row.name)) return;  // an older file's
-    }
+    if ((row.use & kMayLack) && !object.contains(row.name)) return;
     read_field(object, where, row.name, value);
   });
 }

@@ -3,6 +3,8 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "explain/explain.h"
 #include "explain/text.h"
@@ -21,10 +23,13 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 /// A plan under the first tactics.
 struct Stage {
   std::string tactic;
+  Mesh mesh;  // of ranks, where the request leaves it to the planner
   double seconds = 0;
-  int64_t bytes = 0;                     // of the fullest rank
-  std::map<std::string, int64_t> calls;  // of collectives in a step, by kind
+  int64_t bytes = 0;                           // of the fullest rank
+  std::map<std::string, int64_t> collectives;  // of a step, by kind
   std::vector<Unresolved> unresolved;
+  double seconds_without = 0;  // of the plan with all tactics but this one, less all of them
+  int64_t bytes_without = 0;
 };
 
 Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
@@ -33,6 +38,7 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const std::vector<int64_t> bytes = made.predicted_bytes();
   Stage out;
   out.tactic = request.tactics.empty() ? "(none)" : request.tactics.back();
+  out.mesh = plan.train.mesh;
   out.seconds = plan.train.seconds;
   out.bytes = *std::max_element(bytes.begin(), bytes.end());
   out.unresolved = plan.report.unresolved;
@@ -40,9 +46,12 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const PlanAnalysis analysis =
       analyse({step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
                [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
+  std::set<std::string_view> local;
   for (const CollectiveTraits& kind : kCollectives) {
-    const auto it = analysis.calls.find(std::string(kind.name));
-    if (!kind.local && it != analysis.calls.end()) out.calls.emplace(it->first, it->second);
+    if (kind.local) local.insert(kind.name);
+  }
+  for (const PlannedCollective& line : analysis.collectives) {
+    if (local.count(line.kind) == 0) out.collectives[line.kind] += line.runs;
   }
   return out;
 }
@@ -52,18 +61,22 @@ std::string stages_text(const std::vector<Stage>& stages) {
   size_t width = 8;
   for (const Stage& stage : stages) {
     width = std::max(width, stage.tactic.size() + 2);
-    for (const auto& [kind, calls] : stage.calls) kinds[kind] = kind.size() + 2;
+    for (const auto& [kind, count] : stage.collectives) kinds[kind] = kind.size() + 2;
   }
   std::string out = left("tactic", width) + right("step", 10) + right("a rank", 12);
   for (const auto& [kind, columns] : kinds) out += right(kind, columns);
-  out += right("unresolved", 12) + '\n';
+  out += right("unresolved", 12) + right("left out", 13) + '\n';
   for (const Stage& stage : stages) {
     out += left(stage.tactic, width) + right(ms(stage.seconds), 10) + right(mib(stage.bytes), 12);
     for (const auto& [kind, columns] : kinds) {
-      const auto it = stage.calls.find(kind);
-      out += right(str(it == stage.calls.end() ? 0 : it->second), columns);
+      const auto it = stage.collectives.find(kind);
+      out += right(str(it == stage.collectives.end() ? 0 : it->second), columns);
     }
-    out += right(str(stage.unresolved.size()), 12) + '\n';
+    out += right(str(stage.unresolved.size()), 12);
+    if (&stage != &stages.front())
+      out +=
+          right(signed_ms(stage.seconds_without), 13) + right(signed_mib(stage.bytes_without), 13);
+    out += '\n';
   }
   return out;
 }
@@ -91,8 +104,7 @@ std::vector<Open> open_of(const Graph& graph, const std::vector<Unresolved>& unr
 std::string prices_text(World& world, const Model& model, const PlanRequest& request,
                         const Stage& last) {
   const Graph& graph = model.impl().train;
-  const Mesh mesh =
-      Mesh::parse(request.mesh, request.ranks > 0 ? request.ranks : int64_t{world.size()});
+  const Mesh& mesh = last.mesh;
   const std::vector<Open> all = open_of(graph, last.unresolved);  // none but on rank 0
   const auto tactic = [&](const Unresolved& one, int way, const std::string& quote) {
     return str(quote.empty() ? "" : "\\Q", graph.node(one.node).name, quote, ':', way, '@',
@@ -109,6 +121,7 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
   std::vector<Stage> priced;
   for (const nlohmann::json& text : nlohmann::json::parse(asked)) {
     PlanRequest resolved = request;
+    resolved.mesh = mesh.to_string();
     resolved.tactics.push_back(text.get<std::string>());
     priced.push_back(stage_of(world, model, resolved));
   }
@@ -132,13 +145,6 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
   return out;
 }
 
-RuleOf rules_of(const Graph& graph, RuleCache& cache) {
-  return [&](NodeId n) -> const SpmdRule& {
-    const Node& node = graph.node(n);
-    return cache.rule(node, graph.types(node.inputs));
-  };
-}
-
 }  // namespace
 
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
@@ -151,6 +157,14 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
     upto.tactics.assign(request.tactics.begin(),
                         request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
     stages.push_back(stage_of(world, model, upto));
+  }
+  for (size_t left_out = 0; left_out < request.tactics.size(); ++left_out) {
+    PlanRequest others = upto;
+    others.tactics.erase(others.tactics.begin() + static_cast<std::ptrdiff_t>(left_out));
+    const Stage without =
+        left_out + 1 == request.tactics.size() ? stages[left_out] : stage_of(world, model, others);
+    stages[left_out + 1].seconds_without = without.seconds - stages.back().seconds;
+    stages[left_out + 1].bytes_without = without.bytes - stages.back().bytes;
   }
   std::string prices = prices_text(world, model, upto, stages.back());
   return world.leader() ? stages_text(stages) + prices : "";

@@ -35,6 +35,7 @@ enum OptionUse : unsigned {
   kRunOptions = 2,    // in a checkpoint: the run's numbers depend on it
   kSame = 4,          // every rank must have the same value
   kSamePresence = 8,  // every rank must have one, or none: where a file lies is each machine's own
+  kMayLack = 16,      // an older plan file has none
 };
 
 /// The flags that a model's recipe may give, in the order in which errors list them.
@@ -290,7 +291,7 @@ inline constexpr auto kPlanRequest = std::make_tuple(
            .help = "What to cut along a mesh axis, 'TARGET@AXIS' as in batch@data (repeatable, in "
                    "order); what no tactic reaches is whole, and auto@AXIS leaves it to the search",
            .group = OptionGroup::machine,
-           .use = kPlanFile | kSame}),
+           .use = kPlanFile | kSame | kMayLack}),
     field(&PlanRequest::annotations,
           {.flag = "--annotations",
            .name = "annotations",

@@ -22,6 +22,13 @@ struct GroupSpan {
 /// Nodes of equal devices. Rank r is device r % devices of node r / devices, so a mesh's last axes
 /// stay within a node and its first ones go between nodes: on h100:4, four nodes of eight,
 /// data=4,model=8 sends `model` over NVLink and `data` over the network.
+/// How ranks make collectives, and where these stand in a Program.
+///   apart     beside kernels: just before the first reader of their result (a partial sum that
+///             shrinks: just behind what made it)
+///   together  they wait for each: side by side (runtime/program/collective_order.h), and one call
+///             for several sums (runtime/program/combine_collectives.h)
+enum class Collectives { apart, together };
+
 struct Cluster {
   std::string name = "host";
   std::string about;  // in words
@@ -29,6 +36,7 @@ struct Cluster {
   int64_t nodes = 1, devices = 1;  // devices of one node
   /// More ranks than devices may run, and then share them (processes on cores).
   bool oversubscribes = true;
+  Collectives collectives = Collectives::together;
   int64_t memory_bytes = 0;  // of one device; 0: not known
   /// Of a GPU's memory, what a rank's libraries take after it has been opened, beside the arena:
   /// kernels' code, handles, noted work; and, of several ranks, what they are connected by. Assumed

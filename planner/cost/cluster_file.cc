@@ -70,6 +70,13 @@ Json rate_json(const Cluster::Rate& rate) {
   return {{"peak", rate.peak}, {"reached", rate.reached}};
 }
 
+Collectives read_collectives(Fields& fields, const std::string& origin) {
+  const std::string text = fields.text("collectives");
+  SR_REQUIRE(text == "together" || text == "apart", invalid_input, origin,
+             ": field 'collectives' is '", printable(text), "', wanted together or apart");
+  return text == "together" ? Collectives::together : Collectives::apart;
+}
+
 }  // namespace
 
 Cluster parse_cluster(const std::string& text, const std::string& origin) {
@@ -86,6 +93,11 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
              invalid_input, origin, ": fields 'nodes' and 'devices' are ", cluster.nodes, " and ",
              cluster.devices, ", wanted at most ", kMostDevices, " devices in all");
   cluster.oversubscribes = fields.flag("oversubscribes", false);
+  if (fields.find("collectives") != nullptr) {
+    cluster.collectives = read_collectives(fields, origin);
+  } else if (!cluster.oversubscribes) {
+    cluster.collectives = Collectives::apart;
+  }
   cluster.memory_bytes = fields.count("memory_bytes", 0);
   cluster.library_bytes = fields.count("library_bytes", cluster.library_bytes);
   cluster.communicator_bytes = fields.count("communicator_bytes", cluster.communicator_bytes);
@@ -127,6 +139,7 @@ std::string cluster_json(const Cluster& cluster) {
               {"nodes", cluster.nodes},
               {"devices", cluster.devices},
               {"oversubscribes", cluster.oversubscribes}};
+  out["collectives"] = cluster.collectives == Collectives::together ? "together" : "apart";
   if (cluster.memory_bytes > 0) out["memory_bytes"] = cluster.memory_bytes;
   if (cluster.library_bytes != Cluster().library_bytes)
     out["library_bytes"] = cluster.library_bytes;

@@ -113,6 +113,8 @@ double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const 
   const double size = traits.sized == CollectiveTraits::Side::after ? bytes.after : bytes.before;
   if (traits.price == Price::copy) return copy_seconds(size, cluster);
   if (!traits.is_measured()) return 0;  // exchange_cost.h
+  if (traits.price == Price::all_reduce && bytes.call > size)
+    return size / bytes.call * collective_seconds(kind, {bytes.call, bytes.call, 0}, w, cluster);
   const auto at = static_cast<size_t>(kind);
   const double packing = bytes.packed > 0 ? copy_seconds(bytes.packed, cluster) : 0;
   return packing + (w.measured[at] != nullptr ? w.scale[at] * w.measured[at]->at(size)
@@ -121,9 +123,9 @@ double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const 
 
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
                           const Sharding& after, int dim, int to_dim, std::span<const int> axes,
-                          const Mesh& mesh, const Cluster& cluster) {
+                          const Mesh& mesh, const Cluster& cluster, double call) {
   MovedBytes bytes{static_cast<double>(max_local_bytes(type, before, mesh)),
-                   static_cast<double>(max_local_bytes(type, after, mesh)), 0};
+                   static_cast<double>(max_local_bytes(type, after, mesh)), 0, call};
   const Box box = local_box(type.shape, before, mesh,
                             std::vector<int64_t>(static_cast<size_t>(mesh.axis_count()), 0));
   const auto outermost = [&](int d) {

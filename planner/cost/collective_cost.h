@@ -32,6 +32,7 @@ Wire wire_of(std::span<const int> axes, const Mesh& mesh, const Cluster& cluster
 /// members' pieces dense one after the other, or to put them in their places.
 struct MovedBytes {
   double before = 0, after = 0, packed = 0;
+  double call = 0;  // of all that an all_reduce's call sums; 0: of this value alone
 };
 /// A cut along the outermost dim longer than 1 leaves dense pieces; any other has to be packed, or
 /// unpacked: CollectiveTraits says which end along which dim (exec/collective_step.h).
@@ -44,10 +45,10 @@ double packed_bytes(Collective::Kind kind, double before, double after, bool out
 double collective_seconds(Collective::Kind kind, const MovedBytes& bytes, const Wire& wire,
                           const Cluster& cluster);
 
-/// The same on the largest shard of a value.
+/// The same on the largest shard of a value. `call`: as MovedBytes has it.
 double collective_seconds(Collective::Kind kind, const TensorType& type, const Sharding& before,
                           const Sharding& after, int dim, int to_dim, std::span<const int> axes,
-                          const Mesh& mesh, const Cluster& cluster);
+                          const Mesh& mesh, const Cluster& cluster, double call = 0);
 
 /// Time of an exchange between neighbours in a group (the borders of a halo): every rank sends
 /// `messages` messages of together `bytes_sent`, receives `bytes_received`, all at once.

@@ -75,9 +75,9 @@ struct LargestShard {
 /// Prices moves of one value. `mesh` and `cluster` must outlive this.
 class ReshardCosts {
  public:
-  /// `extents`: of the value where all of `axes` (of the mesh) are free.
+  /// `extents`: of the value where all of `axes` (of the mesh) are free. `call`: by call_bytes.
   ReshardCosts(std::vector<int64_t> extents, DType dtype, std::vector<int> axes, const Mesh& mesh,
-               const Cluster& cluster);
+               const Cluster& cluster, double call);
   LargestShard shard(const ReshardState& state) const;
   double seconds(const ReshardMove& move, const LargestShard& before, const LargestShard& after);
 
@@ -89,6 +89,7 @@ class ReshardCosts {
   std::vector<int> axes_;
   const Mesh& mesh_;
   const Cluster& cluster_;
+  double call_;
   std::vector<std::optional<Wire>> wires_;  // by set of axes
 };
 

@@ -112,12 +112,13 @@ int ReshardTimes::number_of(const Sharding& sharding) {
   return it->second;
 }
 
-int ReshardTimes::number_of(const TensorType& type) {
-  const auto [it, fresh] =
-      type_numbers_.emplace(std::pair(type.dtype, type.shape), static_cast<int>(types_.size()));
+int ReshardTimes::number_of(const TensorType& type, double call) {
+  const auto [it, fresh] = type_numbers_.emplace(std::tuple(type.dtype, type.shape, call),
+                                                 static_cast<int>(types_.size()));
   if (fresh) {
     types_.emplace_back();
     types_.back().type = type;
+    types_.back().call = call;
     find_table(types_.back());
   }
   return it->second;
@@ -136,14 +137,14 @@ void ReshardTimes::find_table(Type& type) {
   type.dim = std::move(dim);
   std::shared_ptr<const ReshardGraph>& graph = graphs_[extents.size()];
   if (!graph) graph = std::make_shared<ReshardGraph>(axes_.size(), extents.size());
-  ReshardCosts costs(extents, type.type.dtype, axes_, mesh_, cluster_);
+  ReshardCosts costs(extents, type.type.dtype, axes_, mesh_, cluster_, type.call);
   std::vector<LargestShard> shards;
   std::vector<std::pair<unsigned, double>> alike;
   for (size_t s = 0; s < graph->size(); ++s) {
     shards.push_back(costs.shard(graph->state(s)));
     alike.push_back({shards[s].outermost(), shards[s].bytes});
   }
-  std::unique_ptr<Table>& table = tables_[std::move(alike)];
+  std::unique_ptr<Table>& table = tables_[{std::move(alike), type.call}];
   if (!table) {
     table = std::make_unique<Table>();
     table->graph = graph.get();
@@ -279,7 +280,7 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
   const auto [it, fresh] = t.steps.try_emplace(pair_of(from, to));
   if (fresh) {
     ++searches_;
-    it->second = cheapest_reshard(t.type, sharding(from), sharding(to), mesh_, cluster_);
+    it->second = cheapest_reshard(t.type, sharding(from), sharding(to), mesh_, cluster_, t.call);
   }
   return it->second;
 }

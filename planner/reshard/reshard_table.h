@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "graph/sharding.h"
@@ -29,7 +31,8 @@ class ReshardTimes {
  public:
   ReshardTimes(const Mesh& mesh, const Cluster& cluster);
   int number_of(const Sharding& sharding);
-  int number_of(const TensorType& type);
+  /// `call`: of the values of that type that are meant, by call_bytes.
+  int number_of(const TensorType& type, double call = 0);
   const Sharding& sharding(int number) const { return *shardings_[static_cast<size_t>(number)]; }
   double seconds(int type, int from, int to);
   /// A value of `type` that has a Sharding have[a] and is wanted in all of wants[b]: an edge
@@ -60,6 +63,7 @@ class ReshardTimes {
   };
   struct Type {
     TensorType type;
+    double call = 0;
     Table* table = nullptr;  // nullptr: pair by pair
     std::vector<int> dim;    // of the table, by dim of the type; -1: of one element
     std::vector<int> state;  // by Sharding's number; -1: not in the graph, -2: not asked yet
@@ -76,11 +80,12 @@ class ReshardTimes {
   std::vector<int> axis_of_;  // by mesh axis: its place in axes_, -1
   std::unordered_map<Sharding, int, Hash> numbers_;
   std::vector<const Sharding*> shardings_;
-  std::map<std::pair<DType, Shape>, int> type_numbers_;
+  std::map<std::tuple<DType, Shape, double>, int> type_numbers_;
   std::vector<Type> types_;
   std::map<size_t, std::shared_ptr<const ReshardGraph>> graphs_;  // by dims
-  /// By every state's outermost dims and bytes.
-  std::map<std::vector<std::pair<unsigned, double>>, std::unique_ptr<Table>> tables_;
+  /// By every state's outermost dims and bytes, and by call_bytes.
+  std::map<std::pair<std::vector<std::pair<unsigned, double>>, double>, std::unique_ptr<Table>>
+      tables_;
   size_t searches_ = 0;
 };
 

@@ -107,6 +107,7 @@ bool NumberedRows::is_known(ValueId id) {
 }
 
 const Tensor& NumberedRows::numbers(ValueId id) {
+  SR_REQUIRE(is_known(id), internal, "the numbers '", graph_.value(id).name, "' are not known");
   if (const auto found = values_.find(id); found != values_.end()) return found->second;
   const Value& value = graph_.value(id);
   if (value.role == Role::constant) {

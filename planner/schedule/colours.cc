@@ -66,6 +66,13 @@ Way way_of(const SpmdRule::Option& option) {
   return way;
 }
 
+RuleOf rules_of(const Graph& graph, RuleCache& cache) {
+  return [&](NodeId n) -> const SpmdRule& {
+    const Node& node = graph.node(n);
+    return cache.rule(node, graph.types(node.inputs));
+  };
+}
+
 Colours::Colours(const Graph& graph, const RuleOf& rule_of) {
   join_dims(graph, rule_of);
   find_ways(graph, rule_of);
@@ -112,10 +119,9 @@ void Colours::join_dims(const Graph& graph, const RuleOf& rule_of) {
   }
   std::map<size_t, int> number;  // in order of their first dims
   for (size_t i = 0; i < items; ++i) {
-    const auto [it, fresh] = number.emplace(groups.root(i), count());
-    if (fresh) sizes_.push_back(0);
+    const auto [it, fresh] = number.emplace(groups.root(i), count_);
+    count_ += fresh;
     colour_.push_back(it->second);
-    ++sizes_[at(it->second)];
   }
 }
 
@@ -160,7 +166,7 @@ std::vector<int> Colours::ways(NodeId node, int colour) const {
 void Colours::group_alike(const Graph& graph) {
   using Use = std::tuple<std::string, std::vector<int>, std::vector<int>>;
   std::map<Use, int> number;
-  std::vector<std::vector<int>> uses(at(count()));
+  std::vector<std::vector<int>> uses(at(count_));
   for (size_t n = 0; n < ways_.size(); ++n) {
     for (const Way& way : ways_[n]) {
       const int use =
@@ -169,15 +175,15 @@ void Colours::group_alike(const Graph& graph) {
       uses[at(way.colour)].push_back(use);
     }
   }
-  std::vector<std::set<int64_t>> sizes(at(count()));
+  std::vector<std::set<int64_t>> sizes(at(count_));
   for (size_t v = 0; v < graph.values().size(); ++v) {
     const Shape& shape = graph.values()[v].type.shape;
     for (size_t d = 0; d < shape.size(); ++d)
       sizes[at(of(static_cast<ValueId>(v), d))].insert(shape[d]);
   }
   std::map<std::pair<std::vector<int>, std::set<int64_t>>, int> known;
-  group_.assign(at(count()), -1);
-  for (int c = 0; c < count(); ++c) {
+  group_.assign(at(count_), -1);
+  for (int c = 0; c < count_; ++c) {
     if (uses[at(c)].empty()) continue;
     std::sort(uses[at(c)].begin(), uses[at(c)].end());
     const auto [it, fresh] = known.emplace(std::pair(std::move(uses[at(c)]), sizes[at(c)]),

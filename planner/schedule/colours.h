@@ -16,6 +16,8 @@ namespace shardrun {
 
 /// The rule of a node.
 using RuleOf = std::function<const SpmdRule&(NodeId)>;
+/// As discovery finds them. Both must outlive it.
+RuleOf rules_of(const Graph& graph, RuleCache& cache);
 
 /// One way to cut a node along dims of one colour. Options of its rule that cut the same dims are
 /// one way, and one whose dims another one cuts too, and more, is none.
@@ -55,12 +57,9 @@ class Colours {
  public:
   Colours(const Graph& graph, const RuleOf& rule_of);
 
-  int count() const { return static_cast<int>(sizes_.size()); }  // colours are below this
   int of(ValueId value, size_t dim) const {
     return colour_[first_[static_cast<size_t>(value)] + dim];
   }
-  /// Dims of a colour in the whole graph; of a colour that no node can cut, too.
-  int dims(int colour) const { return sizes_[static_cast<size_t>(colour)]; }
 
   std::span<const Way> ways(NodeId node) const { return ways_[static_cast<size_t>(node)]; }
   /// The same of one colour, by index in ways(node).
@@ -94,7 +93,7 @@ class Colours {
 
   std::vector<size_t> first_;  // value -> its first dim's item
   std::vector<int> colour_;    // by item
-  std::vector<int> sizes_;     // by colour
+  int count_ = 0;              // of colours
   std::vector<std::vector<Way>> ways_;
   std::vector<Conflict> conflicts_;
   std::map<std::pair<NodeId, int>, int> at_node_;  // node, colour -> conflict

@@ -11,8 +11,13 @@ namespace {
 
 constexpr Placements kUncut = kReplicated | kPartial;
 
-/// A dim, Way::kPartial, or Way::kWhole.
-int cut_of(const Sharding& sharding, int axis) {
+bool says_something(const std::vector<Placements>& masks) {
+  return std::any_of(masks.begin(), masks.end(), [](Placements mask) { return mask != kUncut; });
+}
+
+}  // namespace
+
+int side_along(const Sharding& sharding, int axis) {
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     const std::vector<int>& axes = sharding.dims[d];
     if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return static_cast<int>(d);
@@ -22,14 +27,8 @@ int cut_of(const Sharding& sharding, int axis) {
   return partial ? Way::kPartial : Way::kWhole;
 }
 
-bool says_something(const std::vector<Placements>& masks) {
-  return std::any_of(masks.begin(), masks.end(), [](Placements mask) { return mask != kUncut; });
-}
-
-}  // namespace
-
-Placements placements_of(int dim) {
-  return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kPartial : kReplicated;
+Placements as_mask(int side) {
+  return side >= 0 ? cut_along(at(side)) : side == Way::kPartial ? kPartial : kReplicated;
 }
 
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
@@ -90,9 +89,9 @@ void Demands::count_rows(const Mesh& mesh) {
 
 void Demands::start(const Required& required, int axis, Propagation& propagation) const {
   for (const auto& [value, sharding] : required.values)
-    propagation.cut(value, cut_of(sharding, axis));
+    propagation.cut(value, side_along(sharding, axis));
   for (const Required::Operand& one : required.operands)
-    propagation.read(one.node, one.operand, cut_of(one.sharding, axis));
+    propagation.read(one.node, one.operand, side_along(one.sharding, axis));
   for (const auto& [node, ways] : required.nodes) propagation.take(node, ways[at(axis)]);
 }
 
@@ -132,9 +131,9 @@ void Demands::check_digits(const Cut& cut, int colour) const {
   if (cut.digits.empty()) return;
   const int group = colours_.group(colour);
   const std::vector<int> own = group < 0 ? std::vector<int>() : colours_.digits_of(group);
-  SR_REQUIRE(cut.digits.size() <= own.size(), invalid_input, "--tactic '", cut.text, "': has ",
-             cut.digits.size(), " digits, and there are ", own.size(),
-             " sets of conflicts to resolve");
+  SR_REQUIRE(cut.digits.size() <= own.size(), invalid_input, "--tactic '", cut.text,
+             "': digits given: ", cut.digits.size(),
+             ", sets of conflicts to resolve: ", own.size());
   for (size_t i = 0; i < cut.digits.size(); ++i) {
     const int resolutions = colours_.resolutions(own[i]);
     SR_REQUIRE(cut.digits[i] < resolutions, invalid_input, "--tactic '", cut.text, "': digit ",
@@ -308,8 +307,8 @@ Demands::Placed Demands::by_dims(NodeId id, const Axis& axis) const {
   }
   if (way < 0) return out;
   const Way& cut = colours_.ways(id)[at(way)];
-  for (size_t k = 0; k < cut.in.size(); ++k) out.in[k] = placements_of(cut.in[k]);
-  for (size_t r = 0; r < cut.out.size(); ++r) out.out[r] = placements_of(cut.out[r]);
+  for (size_t k = 0; k < cut.in.size(); ++k) out.in[k] = as_mask(cut.in[k]);
+  for (size_t r = 0; r < cut.out.size(); ++r) out.out[r] = as_mask(cut.out[r]);
   return out;
 }
 

@@ -20,8 +20,10 @@ using Placements = uint64_t;
 inline constexpr Placements kReplicated = 1, kPartial = 2, kAnyPlacement = ~Placements{0};
 inline constexpr Placements cut_along(size_t dim) { return dim < 62 ? Placements{4} << dim : 0; }
 
-/// Of a dim of a Way, or its kWhole or kPartial.
-Placements placements_of(int dim);
+/// How a Sharding lies along one axis: the dim that it cuts, Way::kPartial, or Way::kWhole.
+int side_along(const Sharding& sharding, int axis);
+/// The same as a set.
+Placements as_mask(int side);
 
 /// [operand or result][mesh axis].
 struct NodeDemand {

@@ -10,20 +10,9 @@ namespace {
 
 constexpr size_t kShownShardings = 12;
 
-Placements placement_of(const Sharding& sharding, int axis) {
-  for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    if (std::find(sharding.dims[d].begin(), sharding.dims[d].end(), axis) != sharding.dims[d].end())
-      return cut_along(d);
-  }
-  for (const Sharding::Partial& p : sharding.partial) {
-    if (p.axis == axis) return kPartial;
-  }
-  return kReplicated;
-}
-
 bool allowed(const std::vector<Placements>& masks, const Sharding& sharding) {
   for (size_t axis = 0; axis < masks.size(); ++axis) {
-    if ((masks[axis] & placement_of(sharding, static_cast<int>(axis))) == 0) return false;
+    if ((masks[axis] & as_mask(side_along(sharding, static_cast<int>(axis)))) == 0) return false;
   }
   return true;
 }
@@ -380,9 +369,9 @@ void Constraints::find_ways(const RuleOf& rule_of) {
       const int way = cut.way_of_axis[axis];
       if (way < 0) continue;
       for (size_t k = 0; k < node.inputs.size(); ++k)
-        cut.demand.in[k][axis] = placements_of(ways[at(way)].in[k]);
+        cut.demand.in[k][axis] = as_mask(ways[at(way)].in[k]);
       for (size_t r = 0; r < node.outputs.size(); ++r)
-        cut.demand.out[r][axis] = placements_of(ways[at(way)].out[r]);
+        cut.demand.out[r][axis] = as_mask(ways[at(way)].out[r]);
     }
   }
 }

@@ -125,7 +125,7 @@ class Extraction {
   }
 
   double price(ValueId id, int produced, int redistributed, bool anew) {
-    const int type = problem_.times.number_of(graph_.type(id));
+    const int type = problem_.times.number_of(graph_.type(id), problem_.space.call_bytes[at(id)]);
     std::vector<int> key{type, produced, redistributed, anew ? 1 : 0};
     for (const Wanted& wanted : wanted_[at(id)]) {
       key.push_back(wanted.sharding);

@@ -182,7 +182,7 @@ class Builder {
       const Origin from = std::get<0>(key);
       const int reader = std::get<1>(key);
       const std::vector<size_t>& slots = std::get<2>(key);
-      const int type = times_.number_of(graph_.type(example[from]));
+      const int type = type_number(example[from]);
       const std::vector<Numbers>& wants = numbers_[at(reader)];
       std::vector<std::vector<int>> wanted;  // per reader's strategy, distinct
       for (const Numbers& n : wants) {
@@ -240,9 +240,13 @@ class Builder {
     for (int number : hub.shardings) wanted.push_back({number});
     add(from.item_class, hub.node,
         copied * static_cast<double>(members.nodes.size() + members.values.size()),
-        times_.edge(times_.number_of(graph_.type(value)), produced, wanted));
+        times_.edge(type_number(value), produced, wanted));
     if (held) add(from.item_class, hub.node, 1, held_so(produced, hub));
     hubs_.emplace(from, std::move(hub));
+  }
+
+  int type_number(ValueId id) {
+    return times_.number_of(graph_.type(id), space_.call_bytes[at(id)]);
   }
 
   /// A Sharding without its partial axes.
@@ -292,7 +296,7 @@ class Builder {
       for (const Numbers& n : numbers_[at(holder)]) wanted.push_back({n.out[0]});
       if (reshards(held)) {
         add(from.item_class, holder, count * runs(from.item_class),
-            times_.edge(times_.number_of(graph_.type(held)), made(from), wanted));
+            times_.edge(type_number(held), made(from), wanted));
         continue;
       }
       FactoredProblem::Edge equal;
@@ -317,7 +321,7 @@ class Builder {
     const auto times = static_cast<double>(graph_.runs(graph_.last_phase()));
     for (const auto& [id, must] : ends) {
       const Origin from = origin(id);
-      const int type = times_.number_of(graph_.type(id));
+      const int type = type_number(id);
       const int whole = times_.number_of(Sharding::replicated(graph_.type(id).shape.size()));
       for (size_t a = 0; a < strategies(from.item_class); ++a) {
         const int made = numbers_[at(from.item_class)][a].out[at(from.result)];

@@ -26,6 +26,7 @@ struct SearchSpace {
   std::vector<bool> regathered = {};
   /// May a value be redistributed in that Sharding? Null: in any.
   std::function<bool(ValueId, const Sharding&)> may_redistribute = nullptr;
+  std::vector<double> call_bytes;  // by value, of the graph (planner/reshard/call_bytes.h)
 };
 
 /// A value with several readers gets a hub, a node of the problem that chooses the Sharding in

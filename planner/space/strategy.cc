@@ -90,22 +90,26 @@ std::optional<NodePlan> composed(const Node& node, std::span<const TensorType> i
     if (along[axis] != nullptr)
       place(plan, along[axis]->in, along[axis]->out, static_cast<int>(axis));
   }
-  if (!halos_agree(plan)) return std::nullopt;
-  for (size_t i = 0; i < in.size(); ++i) {
-    if (!sensible(plan, false, i, in[i], mesh, leave_empty)) return std::nullopt;
-  }
-  for (size_t r = 0; r < out.size(); ++r) {
-    if (!sensible(plan, true, r, out[r], mesh, leave_empty)) return std::nullopt;
-  }
   for (const SpmdRule::Option* option : along) {
     if (option != nullptr &&
         !(cuts_agree(plan, *option) && divides(*option, plan.in, plan.out, mesh)))
       return std::nullopt;
   }
-  const OpDef& def = op_def(node.op);
-  if (def.foreign && !shape_rule_agrees(def, node, in, out, plan, mesh, leave_empty))
-    return std::nullopt;
+  if (!can_run(node, in, out, plan, mesh, leave_empty)) return std::nullopt;
   return plan;
+}
+
+bool can_run(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
+             const NodePlan& plan, const Mesh& mesh, bool leave_empty) {
+  if (!halos_agree(plan)) return false;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!sensible(plan, false, i, in[i], mesh, leave_empty)) return false;
+  }
+  for (size_t r = 0; r < out.size(); ++r) {
+    if (!sensible(plan, true, r, out[r], mesh, leave_empty)) return false;
+  }
+  const OpDef& def = op_def(node.op);
+  return !def.foreign || shape_rule_agrees(def, node, in, out, plan, mesh, leave_empty);
 }
 
 Strategy priced(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <variant>
 
 #include "exec/fused_kernel.h"
 #include "exec/side_stream.h"
+#include "exec/sum_call.h"
 
 namespace shardrun {
 namespace {
@@ -173,7 +175,7 @@ struct Executor::Ready {
 struct Executor::Fused {
   size_t size = 0;
   bool waits = false;  // for the device's side, as one of the steps would
-  FusedKernel as_one;
+  std::variant<FusedKernel, SumCall> as_one;
 };
 
 Executor::Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
@@ -298,6 +300,19 @@ void Executor::fuse() {
       waits = waits || waits_[s];
     }
     fused_.emplace(chain.first, Fused{chain.size, waits, fused_kernel(program_, chain, steps)});
+  }
+  for (size_t first = 0; first < ready_.size(); ++first) {
+    const size_t size = call_size(program_, first);
+    if (size == 1) continue;
+    SR_REQUIRE(device_.side() == nullptr, internal, ready_[first].where,
+               ": is summed with others on a device that runs collectives beside kernels");
+    SumCall sum(ready_[first].in[0].type.dtype, program_.steps[first].collective->op);
+    for (size_t s = first; s < first + size; ++s) {
+      const Ready& ready = ready_[s];
+      sum.add(ready.in[0], ready.out[0], ready.workspace, program_.steps[s].needs.workspace);
+    }
+    fused_.emplace(first, Fused{size, false, std::move(sum)});
+    first += size - 1;
   }
 }
 
@@ -432,10 +447,13 @@ void Executor::run_step(size_t step) {
 
 void Executor::run_fused(size_t first, const Fused& fused) {
   wait_before(ready_[first], fused.waits);
-  const FusedKernel& one = fused.as_one;
   try {
     device_.begins(ready_[first].where);
-    one.kernel.run(KernelArgs{one.in, one.out, nullptr, device_.stream()});
+    if (const auto* one = std::get_if<FusedKernel>(&fused.as_one)) {
+      one->kernel.run(KernelArgs{one->in, one->out, nullptr, device_.stream()});
+    } else {
+      std::get<SumCall>(fused.as_one).run(*ready_[first].group);
+    }
   } catch (const Error& e) {
     throw e.with_context(str(ready_[first].where, " and ", fused.size - 1, " behind it"));
   }

@@ -103,7 +103,8 @@ class Executor {
 
   /// Called after every step from now on, on the thread that runs it, with the step's index in
   /// program().steps and what it has left in the arena. What it throws passes through run_*.
-  /// Fused steps (Program::fused) then run one by one, with the same results.
+  /// Fused steps (Program::fused) and those of one call (Step::call) then run one by one, with
+  /// the same results: all ranks ask for that, or none, for they must make the same calls.
   using StepHook = std::function<void(size_t step, std::span<const TensorView> results)>;
   void on_step(StepHook hook) { hook_ = std::move(hook); }
 

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "graph/passes/pass_table.h"
 #include "kernels/fused_call.h"
+#include "program/combine_collectives.h"
 #include "program/fusion/chains.h"
 #include "program/fusion/updates.h"
 #include "program/keep_casts.h"
@@ -36,6 +37,11 @@ constexpr Pass kPasses[] = {
     {"partition", "local nodes and the collectives between them", false,
      [](Program program, const Compilation& c) {
        program = c.partition.program(c.rank);
+       return program;
+     }},
+    {"combine_collectives", "neighbouring sums over ranks, one call for several", true,
+     [](Program program, const Compilation& c) {
+       if (c.partition.collectives() == Collectives::together) combine_collectives(program);
        return program;
      }},
     {"fuse_patterns", "steps that another op does at once", true,
@@ -126,7 +132,7 @@ std::vector<std::string_view> compile_passes() { return pass_names(kPasses); }
 
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const BackendTraits& traits, const CompileOptions& options) {
-  return compile(Partition(graph, plan, cluster, traits.collectives), plan, rank, traits, options);
+  return compile(Partition(graph, plan, cluster), plan, rank, traits, options);
 }
 
 Program compile(const Partition& partition, const Plan& plan, int64_t rank,

@@ -18,7 +18,6 @@ namespace shardrun {
 /// What of a backend its Programs depend on. A function may be null, and may remember its answers;
 /// those of traits_of do, and may be asked by several threads at once.
 struct BackendTraits {
-  Collectives collectives = Collectives::together;
   TakesStep takes = nullptr;               // fused steps that it gains by; null: all
   RunsAlike runs_alike = nullptr;          // null: it does
   PackedWeights packed_weights = nullptr;  // null: its kernels read all weights as they lie
@@ -57,7 +56,7 @@ std::vector<std::string_view> compile_passes();
 ///   Executor executor(program, kernels, world, seed);
 Program compile(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank,
                 const BackendTraits& traits, const CompileOptions& options = {});
-/// The same of several ranks, for which the Graph is cut once: with the traits' collectives.
+/// The same of several ranks, for which the Graph is cut once.
 Program compile(const Partition& partition, const Plan& plan, int64_t rank,
                 const BackendTraits& traits, const CompileOptions& options = {});
 

@@ -474,6 +474,19 @@ std::vector<BufferId> memory_holders(const Program& program) {
   return holders;
 }
 
+std::vector<bool> runs_in_place(const Program& program) {
+  const std::vector<BufferId> holders = memory_holders(program);
+  const std::vector<Live> live = live_ranges(program, holders);
+  std::vector<bool> out;
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const auto pairs = alias_pairs(program.steps[s]);
+    const std::pair<int, int> first(0, 0);
+    out.push_back(std::find(pairs.begin(), pairs.end(), first) != pairs.end() &&
+                  may_alias(program, live, holders, static_cast<int>(s), first));
+  }
+  return out;
+}
+
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,

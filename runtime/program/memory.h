@@ -27,6 +27,9 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
 /// All others in their own.
 std::vector<BufferId> memory_holders(const Program& program);
 
+/// By step: will its first result lie where its first operand did, wherever that is placed?
+std::vector<bool> runs_in_place(const Program& program);
+
 /// What a placed Program's arena holds: all of it, and per node of the Graph the most that is alive
 /// in a step at it (its kernel, or a collective in front of it or behind it), workspaces included.
 struct ArenaUse {

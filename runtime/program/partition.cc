@@ -24,12 +24,12 @@ void bring_together(Skeleton& skeleton) {
 
 }  // namespace
 
-Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluster,
-                     Collectives collectives) {
+Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluster)
+    : collectives_(cluster.collectives) {
   auto skeleton = std::make_unique<Skeleton>(graph, plan);
   write_updates(*skeleton, lower_nodes(*skeleton, cluster));
   skeleton->drop_unused_buffers();
-  if (collectives == Collectives::together) bring_together(*skeleton);
+  if (collectives_ == Collectives::together) bring_together(*skeleton);
   for (const BufferForm& form : skeleton->buffers) {
     const Shape& shape = graph.type(form.value).shape;
     for (size_t d = 0; d < shape.size(); ++d) {

@@ -17,26 +17,22 @@ struct Skeleton;
 /// Extents of dims that are cut, with the axes that cut them, outermost first.
 using Cuts = std::set<std::pair<int64_t, std::vector<int>>>;
 
-/// Where collectives stand: just before the first reader of their result (a partial sum that
-/// shrinks: just behind what made it), or together (runtime/program/collective_order.h). The former
-/// is for devices that compute while they run.
-enum class Collectives { apart, together };
-
 /// A Graph cut as a Plan says. Local nodes with local shapes and localised attributes, and the
 /// collectives between shardings. A value resharded to one Sharding for several users is resharded
 /// once. What is the same on all ranks is found once; buffers are not placed yet.
 class Partition {
  public:
   /// `graph` and `plan` must live as long as this.
-  Partition(const Graph& graph, const Plan& plan, const Cluster& cluster,
-            Collectives collectives = Collectives::together);
+  Partition(const Graph& graph, const Plan& plan, const Cluster& cluster);
   ~Partition();
   Program program(int64_t rank) const;
-  const Cuts& cuts() const { return cuts_; }  // all there are, the same on every rank
+  const Cuts& cuts() const { return cuts_; }                // all there are, the same on every rank
+  Collectives collectives() const { return collectives_; }  // the cluster's
 
  private:
   std::unique_ptr<const Skeleton> skeleton_;
   Cuts cuts_;
+  Collectives collectives_;
 };
 
 }  // namespace shardrun

@@ -12,7 +12,7 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
                  ? graph
                  : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
       traits_(traits),
-      partition_(graph_, plan_, cluster, traits.collectives),
+      partition_(graph_, plan_, cluster),
       training_(std::move(training)) {
   classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs);
   if (training_) classes_ = joined(classes_, training_->classes_);

@@ -161,6 +161,44 @@ void all_reduce(Communicator& c) {
   });
 }
 
+/// Buffers of these sizes, apart from each other, have the bits of a reduction of each.
+template <class T>
+void check_all_reduce_each(Communicator& c, DType dtype, const std::vector<int64_t>& counts,
+                           Reduction op) {
+  std::vector<std::vector<T>> data;
+  std::vector<Reduced> buffers;
+  for (size_t b = 0; b < counts.size(); ++b) {
+    data.push_back(make<T>(b, c.rank(), counts[b]));
+    buffers.push_back({data.back().data(), counts[b]});
+  }
+  Staging staging(c.all_reduce_each_staging(buffers, dtype));
+  c.all_reduce_each(buffers, dtype, op, staging.data());
+  for (size_t b = 0; b < counts.size(); ++b) {
+    const std::vector<T> want = reduced<T>(b, c.size(), counts[b], op);
+    EXPECT_TRUE(same_bits(data[b].data(), want.data(), want.size()))
+        << "buffer " << b << " of " << counts.size() << ", " << counts[b] << " " << dtype
+        << " over " << c.size();
+  }
+}
+
+/// Small as a whole, small each, large, some of them empty, more than a slot has room for.
+void all_reduce_each(Communicator& c) {
+  const std::vector<std::vector<int64_t>> patterns = {{},
+                                                      {5},
+                                                      {0, 0},
+                                                      {3, 0, 1, 11},
+                                                      {700, 1, 0, 900, 250, 4000},
+                                                      {1, 30001, 0, 7, 17000, 2},
+                                                      std::vector<int64_t>(600, 3),
+                                                      std::vector<int64_t>(20, 97)};
+  for_dtypes([&](auto zero, DType dtype) {
+    for (const std::vector<int64_t>& counts : patterns) {
+      for (Reduction op : {Reduction::sum, Reduction::max})
+        check_all_reduce_each<decltype(zero)>(c, dtype, counts, op);
+    }
+  });
+}
+
 template <class T>
 void check_reduce_scatter(Communicator& c, uint64_t test, DType dtype,
                           const std::vector<int64_t>& counts, Reduction op) {
@@ -527,6 +565,8 @@ void calls_allocate_nothing(Communicator& c) {
       const int64_t before = allocations();
       c.barrier();
       c.all_reduce(many.data(), all, DType::f32, Reduction::sum, staging);
+      const Reduced halves[] = {{many.data(), all / 2}, {many.data() + all / 2, all - all / 2}};
+      c.all_reduce_each(halves, DType::f32, Reduction::sum, staging);
       c.all_gather(one.data(), many.data(), counts, DType::f32);
       c.reduce_scatter(many.data(), one.data(), counts, DType::f32, Reduction::max, staging);
       c.all_to_all(many.data(), counts, more.data(), counts, DType::f32);
@@ -545,6 +585,7 @@ void calls_allocate_nothing(Communicator& c) {
 
 std::vector<Case> communicator_cases() {
   return {{"all_reduce", all_reduce},
+          {"all_reduce_each", all_reduce_each},
           {"reduce_scatter", reduce_scatter},
           {"all_gather", all_gather},
           {"all_to_all", all_to_all},

@@ -52,6 +52,17 @@ class InSharedMemory : public Communicator {
                      there(staging, over_.all_reduce_staging(count, dtype)));
     out(shared, data, count * size_of(dtype));
   }
+  void all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
+                       void* staging) override {
+    begin();
+    shared_.clear();
+    for (const Reduced& b : buffers)
+      shared_.push_back({in(b.data, b.count * size_of(dtype)), b.count});
+    over_.all_reduce_each(shared_, dtype, op,
+                          there(staging, over_.all_reduce_each_staging(buffers, dtype)));
+    for (size_t b = 0; b < buffers.size(); ++b)
+      out(static_cast<char*>(shared_[b].data), buffers[b].data, buffers[b].count * size_of(dtype));
+  }
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
     begin();
@@ -119,6 +130,7 @@ class InSharedMemory : public Communicator {
   Device& device_;
   Memory memory_;
   int64_t used_ = 0;
+  std::vector<Reduced> shared_;  // of the call in progress
 };
 
 }  // namespace shardrun::testing

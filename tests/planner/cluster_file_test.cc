@@ -69,6 +69,8 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
       "a name");
   EXPECT_EQ(changed("/oversubscribes", 1),
             "c.json: field 'oversubscribes' is 1, wanted true or false");
+  EXPECT_EQ(changed("/collectives", "aside"),
+            "c.json: field 'collectives' is 'aside', wanted together or apart");
   EXPECT_EQ(changed("/within/latencies", 1),
             "c.json: field 'within.latencies' is not known; known are bandwidth, "
             "bandwidth_by_ranks, call_latency, latency, reduce_bandwidth_by_ranks");

@@ -114,6 +114,22 @@ TEST(CollectiveCost, CutsThatAreNotOutermostArePacked) {
   EXPECT_NEAR(gather({1, 256}, "[-, {a}]", 1), gather({256, 1}, "[{a}, -]", 0), 1e-12);
 }
 
+/// What one call sums of several values comes to the call's time; other kinds are by themselves.
+TEST(CollectiveCost, ACallIsDividedByBytes) {
+  const Cluster c = nodes_of(1, 8);
+  const Mesh mesh = Mesh::parse("a=8");
+  const auto of = [&](Kind kind, int64_t rows, double call) {
+    const bool sum = kind == Kind::all_reduce;
+    return collective_seconds(kind, {DType::f32, {rows, 256}},
+                              parse_sharding(sum ? "[-, -]" : "[{a}, -]", mesh),
+                              Sharding::replicated(2), 0, 0, std::vector{0}, mesh, c, call);
+  };
+  const double whole = of(Kind::all_reduce, 96, 0), bytes = 96 * 256 * 4;
+  EXPECT_NEAR(of(Kind::all_reduce, 64, bytes) + of(Kind::all_reduce, 32, bytes), whole, 1e-15);
+  EXPECT_LT(of(Kind::all_reduce, 32, bytes), of(Kind::all_reduce, 32, 0) / 2);
+  EXPECT_EQ(of(Kind::all_gather, 64, bytes), of(Kind::all_gather, 64, 0));
+}
+
 /// Two borders of 1 MB each: neighbours send at the same time, whatever the size of the group.
 TEST(CollectiveCost, ExchangeIsBetweenNeighbours) {
   const Cluster c = nodes_of(4, 8);

@@ -48,6 +48,19 @@ inline Graph written_step(const std::function<void(const std::string& path)>& wr
   return graph;
 }
 
+/// A GPT with dims that 3 ranks do not divide.
+inline GptOptions small() {
+  GptOptions o;
+  o.layers = 2;
+  o.heads = 4;
+  o.hidden = 16;
+  o.vocab = 24;
+  o.context = 8;
+  o.batch = 10;
+  o.weights = false;
+  return o;
+}
+
 inline Graph gpt_step(const GptOptions& options, const OptimizerOptions& optimizer = {},
                       bool bf16 = false) {
   Graph graph =

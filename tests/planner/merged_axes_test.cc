@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "graph/passes/recompute.h"
 #include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
@@ -64,7 +65,7 @@ TEST(MergedAxes, PlansAreCombined) {
     const Plan plan = plan_of(step(), text, {}, &report);
     EXPECT_FALSE(report.has_bound);
     for (const MergedMesh& merged : merged_meshes(Mesh::parse(text), 3)) {
-      EXPECT_LE(plan.seconds, plan_of(step(), merged.mesh.to_string()).seconds * 1.001)
+      EXPECT_LE(plan.seconds, plan_of(step(), merged.mesh.to_string()).seconds * (1 + 1e-4))
           << merged.mesh.to_string();
     }
     testing::expect_trains_as_one(step(), plan);
@@ -72,6 +73,36 @@ TEST(MergedAxes, PlansAreCombined) {
   PlanReport five;
   (void)plan_of(step(), "2x2x2x2x2", {}, &five);
   EXPECT_FALSE(five.has_bound);
+}
+
+/// What is computed again under a limit is cut, too.
+TEST(MergedAxes, WhatRunsAgainIsCut) {
+  GptOptions wide = small();
+  wide.context = 64, wide.batch = 16, wide.heads = 2;
+  const Graph graph = gpt_step(wide);
+  PlanOptions options;
+  options.recompute = true;
+  const Plan free = plan_of(graph, "2x2x2x2");
+  for (int64_t percent : {90, 80, 70, 60, 50, 40}) {
+    options.memory_limit = free.bytes * percent / 100;
+    Plan plan;
+    try {
+      plan =
+          plan_shardings(graph, Mesh::parse("2x2x2x2"), host_cluster(), options, rules(), nullptr);
+    } catch (const Error&) {
+      continue;  // nothing fits
+    }
+    if (plan.recompute.empty()) continue;
+    const Graph again = with_recomputed(graph, plan.recompute);
+    check_plan(plan, again);
+    const bool cut = std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) {
+      return node.first.starts_with(kAgain) && !node.second.out[0].is_replicated();
+    });
+    EXPECT_TRUE(cut);
+    testing::expect_trains_as_one(again, plan);
+    return;
+  }
+  FAIL() << "no limit made anything run again";
 }
 
 TEST(MergedAxes, RequestsAndTacticsHold) {

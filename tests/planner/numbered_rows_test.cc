@@ -159,5 +159,32 @@ TEST(NumberedRows, ThePlannerExchangesRowsOfNeighbours) {
   EXPECT_EQ(plan_from_json(to_json(near), "near").nodes, near.nodes);
 }
 
+/// Over four axes strategies come from meshes of fewer, whose shards are others where sizes do not
+/// divide: rows are counted anew.
+TEST(NumberedRows, FourAxes) {
+  const Graph g = layer();
+  const Mesh mesh = Mesh::parse("2x2x3x2");
+  Cluster cluster;
+  cluster.flops = {{DType::f32, {50e9}}};
+  RuleCache rules;
+  PlanOptions options;
+  options.contents = edges(true);
+  const Plan plan = plan_shardings(g, mesh, cluster, options, rules);
+  check_plan(plan, g);
+  EXPECT_GT(exchanges(plan, true) + exchanges(plan, false), 0);
+  NumberedRows numbered(g, options.contents);
+  for (const Node& node : g.nodes()) {
+    if (!numbered.of(node)) continue;
+    NodePlan counted = plan.nodes.at(node.name);
+    for (Rows& rows : counted.rows) rows.most_named = rows.most_owned = 0;
+    numbered.count(node, mesh, counted);
+    for (size_t i = 0; i < counted.rows.size(); ++i) {
+      const Rows& known = plan.nodes.at(node.name).rows[i];
+      EXPECT_LE(counted.rows[i].most_named, known.most_named) << node.name;
+      EXPECT_LE(counted.rows[i].most_owned, known.most_owned) << node.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shardrun

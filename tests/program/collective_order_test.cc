@@ -184,8 +184,9 @@ TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
       PlanOptions options;
       options.planner = planner;
       const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-      const Partition apart(graph, plan, host_cluster(), Collectives::apart),
-          together(graph, plan, host_cluster());
+      Cluster beside = host_cluster();
+      beside.collectives = Collectives::apart;
+      const Partition apart(graph, plan, beside), together(graph, plan, host_cluster());
       Names first;
       int64_t most = 0, most_apart = 0;
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {

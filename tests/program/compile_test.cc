@@ -16,9 +16,9 @@ Graph gpt() {
   return testing::gpt_step(o, {}, true);
 }
 
-const std::vector<std::string> kAll = {"partition",     "fuse_patterns", "keep_casts",
-                                       "keep_packed",   "fuse_updates",  "share_groups",
-                                       "fuse_elements", "fuse_rows",     "place_memory"};
+const std::vector<std::string> kAll = {
+    "partition",    "combine_collectives", "fuse_patterns", "keep_casts", "keep_packed",
+    "fuse_updates", "share_groups",        "fuse_elements", "fuse_rows",  "place_memory"};
 
 TEST(Compile, RunsItsPassesInOrderAndStopsAfterAny) {
   const Graph graph = gpt();

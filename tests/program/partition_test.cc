@@ -44,7 +44,9 @@ struct Fixture {
     }
   }
   Program run(int64_t rank = 0) const {
-    return Partition(g, plan, Cluster{}, Collectives::apart).program(rank);
+    Cluster cluster;
+    cluster.collectives = Collectives::apart;
+    return Partition(g, plan, cluster).program(rank);
   }
 };
 
@@ -309,10 +311,11 @@ TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
     const Mesh mesh = Mesh::parse(text);
     for (uint32_t seed = 0; seed < 20; ++seed) {
       const Plan plan = testing::random_plan(g, mesh, seed);
-      const Collectives order = seed % 2 == 0 ? Collectives::together : Collectives::apart;
-      const Program first = Partition(g, plan, Cluster{}, order).program(0);
+      Cluster cluster;
+      cluster.collectives = seed % 2 == 0 ? Collectives::together : Collectives::apart;
+      const Program first = Partition(g, plan, cluster).program(0);
       for (int64_t rank = 1; rank < mesh.size(); ++rank) {
-        const Program p = Partition(g, plan, Cluster{}, order).program(rank);
+        const Program p = Partition(g, plan, cluster).program(rank);
         ASSERT_EQ(p.steps.size(), first.steps.size());
         ASSERT_EQ(p.buffers.size(), first.buffers.size());
         for (size_t s = 0; s < p.steps.size(); ++s) {

@@ -86,7 +86,7 @@ class Analyst {
     line.consumer = reader(step.out[0], index, value, line.reader);
     line.before = runs_before(index);
     out_.communication[line.kind] += line.seconds;
-    out_.calls[line.kind] += line.runs;
+    if (!joins_call(program_, index)) out_.calls[line.kind] += line.runs;
     out_.collectives.push_back(std::move(line));
   }
 
@@ -326,10 +326,14 @@ class Analyst {
 
 }  // namespace
 
+std::string hidden_text(const Plan& plan) {
+  return plan.hidden_seconds > 0 ? ", hidden " + ms(plan.hidden_seconds) : "";
+}
+
 std::string plan_line(const Plan& plan) {
   return str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, ": step ",
              ms(plan.seconds), " (compute ", ms(plan.compute_seconds), ", communication ",
-             ms(plan.comm_seconds), "), ", mib(plan.bytes), " a rank");
+             ms(plan.comm_seconds), hidden_text(plan), "), ", mib(plan.bytes), " a rank");
 }
 
 std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& collectives) {

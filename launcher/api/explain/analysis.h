@@ -58,6 +58,9 @@ struct PlanAnalysis {
 /// "reduce_scatter, all_gather". Exchanges stay alone.
 std::vector<PlannedCollective> chained(const std::vector<PlannedCollective>& collectives);
 
+/// ", hidden 1.2 ms": of compute and communication, what runs at once. "": nothing.
+std::string hidden_text(const Plan& plan);
+
 /// A plan's mesh, planner, time and bytes in one line.
 std::string plan_line(const Plan& plan);
 

@@ -183,6 +183,9 @@ std::string details_text(const Explained& of, const PlanReport& report,
   out << part_row(2, "communication", ms(communication), percent(communication, whole),
                   a.sent_bytes > 0 ? "rank 0 sends " + mib(a.sent_bytes) : "");
   out << part_rows(timed(a.communication, a.calls), whole, ms);
+  if (of.plan.hidden_seconds > 0)
+    out << part_row(2, "hidden", ms(-of.plan.hidden_seconds),
+                    percent(-of.plan.hidden_seconds, whole), "collectives beside kernels");
 
   const Graph& graph = of.graph;
   std::vector<Part> work;

@@ -7,6 +7,7 @@
 #include "graph/node_exchanges.h"
 #include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/reshard/call_bytes.h"
 
 namespace shardrun {
 
@@ -15,6 +16,7 @@ LocalChanges::LocalChanges(const Graph& graph, const Plan& plan, const Cluster& 
       plan_(plan),
       cluster_(cluster),
       times_(plan.mesh, cluster),
+      call_bytes_(call_bytes(graph, cluster)),
       reported_(graph.values().size(), false) {
   for (const auto& [held, next] : graph.updates) replaces_[next] = held;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
@@ -77,7 +79,8 @@ double LocalChanges::redistribute(ValueId value, const Sharding& made, NodeId ch
     want(plan_.values.at(graph_.value(held->second).name), graph_.phase_of(value));
   if (reported_[static_cast<size_t>(value)])
     want(Sharding::replicated(type.shape.size()), graph_.last_phase());
-  const int number = times_.number_of(type), from = times_.number_of(made);
+  const int number = times_.number_of(type, call_bytes_[static_cast<size_t>(value)]),
+            from = times_.number_of(made);
   const std::string& name = graph_.value(value).name;
   const bool anew = plan_.regathered.count(name) > 0;
   const double straight = times_.redistribution_seconds(number, from, -1, anew, wanted);

@@ -49,6 +49,7 @@ class LocalChanges {
   const Cluster& cluster_;
   RuleCache rules_;
   ReshardTimes times_;
+  std::vector<double> call_bytes_;
   std::map<ValueId, ValueId> replaces_;  // an update -> what it replaces
   std::map<ValueId, std::vector<std::pair<NodeId, size_t>>> readers_;  // nodes and operands
   std::vector<bool> reported_;  // outputs and metrics end up whole

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 
+#include "explain/critical_path.h"
 #include "graph/node_exchanges.h"
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/exchange_cost.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/reshard/call_bytes.h"
 
 namespace shardrun {
 
@@ -35,13 +37,17 @@ PlannedSteps::PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& 
 PlannedStep PlannedSteps::of(size_t step) const {
   const Step& s = program_.steps[step];
   if (s.kind == Step::Kind::kernel) return of_kernel(s);
-  return s.collective->traits().is_exchange() ? of_exchange(s) : of_collective(s);
+  return s.collective->traits().is_exchange() ? of_exchange(s) : of_collective(step);
+}
+
+double PlannedSteps::kernel_seconds_of(const Step& step) const {
+  return kernel_seconds(step.node, types_of(program_, step.in), types_of(program_, step.out),
+                        cluster_);
 }
 
 PlannedStep PlannedSteps::of_kernel(const Step& step) const {
   PlannedStep out;
-  out.seconds = kernel_seconds(step.node, types_of(program_, step.in), types_of(program_, step.out),
-                               cluster_);
+  out.seconds = kernel_seconds_of(step);
   const auto np = plan_.nodes.find(step.node.name);
   const auto node = nodes_.find(step.node.name);
   // A copy has no node, and fused steps take what several nodes did.
@@ -60,14 +66,58 @@ PlannedStep PlannedSteps::of_kernel(const Step& step) const {
   return out;
 }
 
-PlannedStep PlannedSteps::of_collective(const Step& step) const {
-  const Sharding &from = shardings_[static_cast<size_t>(step.in[0])],
-                 &to = shardings_[static_cast<size_t>(step.out[0])];
+PlannedStep PlannedSteps::of_collective(size_t step) const {
+  const Step& s = program_.steps[step];
+  return {collective_seconds_of(s, bytes_of_call(step)),
+          {to_string(shardings_[static_cast<size_t>(s.in[0])], plan_.mesh)},
+          {to_string(shardings_[static_cast<size_t>(s.out[0])], plan_.mesh)}};
+}
+
+double PlannedSteps::collective_seconds_of(const Step& step, double call) const {
   const Collective& c = *step.collective;
-  return {collective_seconds(c.kind, graph_.type(values_.at(step.source)), from, to, c.dim,
-                             c.to_dim, c.axes, plan_.mesh, cluster_),
-          {to_string(from, plan_.mesh)},
-          {to_string(to, plan_.mesh)}};
+  return collective_seconds(c.kind, graph_.type(values_.at(step.source)),
+                            shardings_[static_cast<size_t>(step.in[0])],
+                            shardings_[static_cast<size_t>(step.out[0])], c.dim, c.to_dim, c.axes,
+                            plan_.mesh, cluster_, call);
+}
+
+double PlannedSteps::bytes_of_call(size_t step) const {
+  if (cluster_.collectives != Collectives::together) return 0;
+  size_t first = step;
+  while (joins_call(program_, first)) --first;
+  const size_t size = call_size(program_, first);
+  double bytes = 0;
+  for (size_t s = first; s < first + size && size > 1; ++s) {
+    const Step& one = program_.steps[s];
+    bytes += static_cast<double>(max_local_bytes(graph_.type(values_.at(one.source)),
+                                                 shardings_[static_cast<size_t>(one.in[0])],
+                                                 plan_.mesh));
+  }
+  return bytes;
+}
+
+void PlannedSteps::retime(Plan& plan) const {
+  const std::vector<double> searched = call_bytes(graph_, cluster_);
+  std::vector<double> seconds;  // by step
+  double all = 0;
+  for (size_t s = 0; s < program_.steps.size(); ++s) {
+    const Step& step = program_.steps[s];
+    const auto runs = static_cast<double>(program_.runs(step));
+    if (step.kind == Step::Kind::kernel) {
+      seconds.push_back(kernel_seconds_of(step));
+    } else if (step.collective->traits().is_exchange()) {
+      seconds.push_back(of_exchange(step).seconds);
+    } else {
+      seconds.push_back(collective_seconds_of(step, bytes_of_call(s)));
+      const double call = searched[static_cast<size_t>(values_.at(step.source))];
+      if (step.collective->kind == Collective::Kind::all_reduce)
+        plan.comm_seconds += runs * (seconds.back() - collective_seconds_of(step, call));
+    }
+    all += runs * seconds.back();
+  }
+  if (cluster_.collectives == Collectives::apart)
+    plan.hidden_seconds = std::max(0.0, all - critical_path(program_, seconds));
+  plan.seconds = plan.compute_seconds + plan.comm_seconds - plan.hidden_seconds;
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it

@@ -12,7 +12,9 @@
 namespace shardrun {
 
 struct PlannedStep {
-  double seconds = 0;  // of a collective, on the largest shard
+  /// Of a collective, on the largest shard; of one of several in one call, its fraction of that, by
+  /// bytes.
+  double seconds = 0;
   /// Shardings of operands and results; of an exchange, one is what its node takes or makes.
   std::vector<std::string> in, out;
 };
@@ -23,10 +25,18 @@ class PlannedSteps {
   PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                const Program& program);
   PlannedStep of(size_t step) const;
+  /// Corrects a plan's times by these steps. The planner's search knows of a sum which others could
+  /// be of its call (planner/reshard/call_bytes.h), not which ones are; and nothing of what runs
+  /// beside kernels (explain/critical_path.h).
+  void retime(Plan& plan) const;
 
  private:
   PlannedStep of_kernel(const Step& step) const;
-  PlannedStep of_collective(const Step& step) const;
+  PlannedStep of_collective(size_t step) const;
+  double kernel_seconds_of(const Step& kernel) const;
+  double collective_seconds_of(const Step& collective, double call) const;
+  /// Of all that the call of this step sums; 0: of it alone.
+  double bytes_of_call(size_t step) const;
   PlannedStep of_exchange(const Step& step) const;
 
   const Graph& graph_;

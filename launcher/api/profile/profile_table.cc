@@ -112,15 +112,16 @@ std::string profile_table(const RankProfile& profile) {
       for (size_t s = e.step; s < e.step + e.count; ++s) {
         const StepFacts& f = profile.training[s];
         const double seconds = share_of(s, e, profile.training) * (e.end - e.begin);
-        const Row row{"", 1, seconds, f.predicted, f.bytes, f.flops};
-        ops[f.op].name = f.op + (f.collective ? " (MB sent)" : "");
-        ops[f.op].add(row);
+        Row row{"", 1, seconds, f.predicted, f.bytes, f.flops};
         const std::string name =
             str(folded(f.collective ? f.source : f.name), ": ", f.op, " ", f.kernel,
                 f.kernel.empty() ? "" : " ", types(f.in), " -> ", types(f.out));
         calls[name].name = name;
         calls[name].add(row);
         inside.add(row);
+        if (f.collective && s > e.step) row.calls = 0;  // it is in the first one's call
+        ops[f.op].name = f.op + (f.collective ? " (MB sent)" : "");
+        ops[f.op].add(row);
         whole.predicted += f.predicted;
       }
     }

@@ -71,11 +71,12 @@ class Trace {
     add_event(f.name, f.collective ? "collective" : "kernel", begin, end, args);
   }
 
-  /// Steps that ran interleaved, a few rows of each in turn. Each is shown with its share of the
-  /// time, by bytes.
+  /// Steps that ran interleaved, a few rows of each in turn, or in one call of a Communicator. Each
+  /// is shown with its share of the time, by bytes.
   void add_chain(const std::vector<StepFacts>& facts, const std::vector<Json>& args,
                  const Timeline::Event& e) {
-    add_event(str("chain of ", e.count), "chain", e.begin, e.end, Json::object());
+    const char* const what = facts[e.step].collective ? "call of " : "chain of ";
+    add_event(str(what, e.count), "chain", e.begin, e.end, Json::object());
     double at = e.begin;
     for (size_t s = e.step; s < e.step + e.count; ++s) {
       const double end = s + 1 == e.step + e.count

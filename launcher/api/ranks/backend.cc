@@ -66,7 +66,6 @@ const BackendTraits& backend_traits() {
   const auto [it, fresh] = known.try_emplace({of.name, omp_get_max_threads()});
   if (!fresh) return it->second;
   BackendTraits& traits = it->second = traits_of(of.kernels, of.packs_products);
-  traits.collectives = of.collectives;
   if (of.packed_weights != nullptr) traits.packed_weights = of.packed_weights;
   const StepNeeds needs(of.kernels);
   const auto one = std::make_shared<std::mutex>();

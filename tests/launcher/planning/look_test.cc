@@ -40,15 +40,18 @@ std::string long_lines(const std::string& text) {
 
 /// A file for each pass, which says what changed by it, up to the one that was asked for.
 TEST_F(Look, PassesAreDumped) {
-  const std::string plan = "plan gpt.onnx --ranks 2 ";
+  const std::string plan = "plan gpt.onnx --mesh 2 --planner dp --ranks 2 ";
   const Outcome all = folder_.shardrun(plan + "--dump-passes passes");
   ASSERT_EQ(all.status, 0) << describe(all);
   const std::string first = folder_.read("passes/01-partition.txt"),
-                    fused = folder_.read("passes/02-fuse_patterns.txt"),
-                    chained = folder_.read("passes/08-fuse_rows.txt"),
-                    placed = folder_.read("passes/09-place_memory.txt");
+                    combined = folder_.read("passes/02-combine_collectives.txt"),
+                    fused = folder_.read("passes/03-fuse_patterns.txt"),
+                    chained = folder_.read("passes/09-fuse_rows.txt"),
+                    placed = folder_.read("passes/10-place_memory.txt");
   EXPECT_TRUE(says(first, "partition: local nodes and the collectives between them\nrank 0, "));
   EXPECT_TRUE(says(first, " 0 steps before, ")) << first.substr(0, 200);
+  EXPECT_FALSE(says(first, " in call "));
+  EXPECT_TRUE(says(combined, " in call 1  # ")) << combined.substr(0, 500);
   EXPECT_TRUE(says(fused, "\n-  micro ")) << fused.substr(0, 500);
   EXPECT_TRUE(says(fused, "\n+  micro ")) << fused.substr(0, 500);
   EXPECT_FALSE(says(fused, "@0 "));
@@ -57,7 +60,7 @@ TEST_F(Look, PassesAreDumped) {
   const Outcome some = folder_.shardrun(plan + "--dump-passes some --stop-after fuse_patterns");
   ASSERT_EQ(some.status, 0) << describe(some);
   EXPECT_EQ(folder_.read("some/01-partition.txt").substr(0, 60), first.substr(0, 60));
-  EXPECT_FALSE(folder_.exists("some/03-keep_casts.txt"));
+  EXPECT_FALSE(folder_.exists("some/04-keep_casts.txt"));
   const Outcome unknown = folder_.shardrun(plan + "--dump-passes some --stop-after join");
   EXPECT_NE(unknown.status, 0) << describe(unknown);
   EXPECT_TRUE(says(unknown.err, "keep_packed")) << describe(unknown);

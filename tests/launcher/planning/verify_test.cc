@@ -192,6 +192,9 @@ TEST_F(Explained, ConflictsArePriced) {
             std::string::npos)
       << text;
   EXPECT_NE(text.find("--tactic 'h.0.MatMul_4:"), std::string::npos) << text;
+  request.shard.clear();
+  request.mesh = "auto";
+  EXPECT_NE(explain_tactics(world, model_, request).find("\n(none)"), std::string::npos);
 }
 
 TEST_F(Explained, RulesAndColours) {

@@ -6,25 +6,13 @@
 #include <random>
 
 #include "tests/planner/gpt_step.h"
-#include "tests/planner/schedule/rules_of.h"
+#include "tests/planner/schedule/colours_of.h"
 
 namespace shardrun {
 namespace {
 
 using testing::colours_of;
 using testing::gpt_step;
-
-GptOptions small() {
-  GptOptions o;
-  o.layers = 2;
-  o.heads = 4;
-  o.hidden = 16;
-  o.vocab = 24;
-  o.context = 8;
-  o.batch = 10;
-  o.weights = false;
-  return o;
-}
 
 /// y = relu(x w1) w2.
 Graph perceptron() {
@@ -175,7 +163,7 @@ std::map<std::string, std::string> fixpoint(const Graph& graph,
 }
 
 TEST(Propagation, OrderOfNodesDoesNotMatter) {
-  const Graph graph = gpt_step(small());
+  const Graph graph = testing::gpt_step(testing::small());
   using Cuts = std::vector<std::pair<std::string, int>>;
   for (const Cuts& cuts : {Cuts{{"tokens", 0}}, Cuts{{"h.0.mlp.c_fc.weight", 1}},
                            Cuts{{"tokens", 0}, {"h.1.attn.c_attn.weight", 1}}, Cuts{{"tokens", 1}},

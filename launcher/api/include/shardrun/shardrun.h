@@ -184,8 +184,9 @@ std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& 
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4; data=?,model=4; model=4*2
-  /// auto, ilp, beam, plain-ilp; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or
-  /// several joined by +, one for each mesh axis.
+  /// auto, ilp, beam, plain-ilp; propagate: what tactics and `shard` say and what follows; or a
+  /// baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or several joined by +, one for each
+  /// mesh axis.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
   /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node

@@ -1,0 +1,17 @@
+// The time of a step on a device that runs collectives beside kernels.
+#pragma once
+
+#include <span>
+
+#include "graph/program.h"
+
+namespace shardrun {
+
+/// Seconds of a training step whose collectives run in order on a stream of their own, as the
+/// Executor asks for them (runtime/exec/side_stream.h): a collective waits for all kernels before
+/// it, a kernel for all collectives if one of them still uses memory that it needs, and the end of
+/// a phase for everything. `seconds`: of one run of each of program.steps, whose memory is placed.
+/// At least what either stream takes by itself, and at most both together.
+double critical_path(const Program& program, std::span<const double> seconds);
+
+}  // namespace shardrun

@@ -1,0 +1,114 @@
+// Two streams: what a step takes whose collectives run beside kernels.
+#include "explain/critical_path.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "plan.h"
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+namespace {
+
+/// Steps on buffers of 64 bytes that lie one behind the other.
+struct Written {
+  Program program;
+  explicit Written(int buffers) {
+    for (int b = 0; b < buffers; ++b)
+      program.buffers.push_back({str("b", b), {DType::f32, {16}}, b * 64});
+  }
+  void kernel(std::vector<BufferId> in, std::vector<BufferId> out, Phase phase = Phase::micro) {
+    Step& step = program.steps.emplace_back();
+    step.in = std::move(in), step.out = std::move(out), step.phase = phase;
+  }
+  void sum(BufferId buffer, Phase phase = Phase::micro) {
+    kernel({buffer}, {buffer}, phase);
+    program.steps.back().kind = Step::Kind::collective;
+    Collective reduce;
+    reduce.kind = Collective::Kind::all_reduce;
+    program.steps.back().collective = std::make_shared<const Collective>(reduce);
+  }
+  /// Kernels take 1 s, collectives 3.
+  double path() const {
+    std::vector<double> seconds;
+    for (const Step& step : program.steps)
+      seconds.push_back(step.kind == Step::Kind::kernel ? 1 : 3);
+    return critical_path(program, seconds);
+  }
+};
+
+TEST(CriticalPath, CollectivesRunBesideKernels) {
+  Written w(3);
+  w.kernel({}, {0});
+  w.sum(0);           // 1 to 4
+  w.kernel({}, {1});  // 1 to 2
+  w.sum(1);           // 4 to 7
+  w.kernel({0, 1}, {2});
+  EXPECT_DOUBLE_EQ(w.path(), 8);
+}
+
+TEST(CriticalPath, KernelsWaitForWhatTheyRead) {
+  Written w(3);
+  w.kernel({}, {0});
+  w.sum(0);
+  w.kernel({0}, {1});  // at 4
+  w.sum(1);
+  w.kernel({1}, {2});
+  EXPECT_DOUBLE_EQ(w.path(), 9);  // all of it
+}
+
+/// A buffer that a collective still reads is not written.
+TEST(CriticalPath, MemoryIsWaitedFor) {
+  Written w(2);
+  w.kernel({}, {0});
+  w.sum(0);
+  w.kernel({}, {0});
+  EXPECT_DOUBLE_EQ(w.path(), 5);
+}
+
+/// Each micro-batch ends with a wait, and the update comes behind all of them.
+TEST(CriticalPath, PhasesEndWithAWait) {
+  Written w(2);
+  w.program.micro_batches = 4;
+  w.kernel({}, {0});
+  w.sum(0);
+  w.kernel({}, {1}, Phase::update);
+  EXPECT_DOUBLE_EQ(w.path(), 4 * 4 + 1);
+}
+
+/// On GPUs gradients are summed beside the backward pass; on CPUs ranks wait for every collective.
+TEST(CriticalPath, IsThePlannersTime) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("critical_path_test_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
+  GptModel gpt;
+  gpt.layers = 2, gpt.hidden = 128, gpt.heads = 4, gpt.vocab = 257, gpt.context = 64;
+  write_gpt(gpt, path);
+  World world = World::threads(1);
+  ModelOptions options;
+  options.batch = 8;
+  const Model model = load_model(world, path, options);
+  for (const char* cluster : {"a100-80", "host"}) {
+    PlanRequest request;
+    request.ranks = 4;
+    request.mesh = "4";
+    request.planner = "dp";
+    request.cluster = cluster;
+    const Plan plan = make_plan(world, model, request).impl().train;
+    const double all = plan.compute_seconds + plan.comm_seconds;
+    EXPECT_NEAR(plan.seconds, all - plan.hidden_seconds, 1e-9 * all);
+    EXPECT_GE(plan.seconds, std::max(plan.compute_seconds, plan.comm_seconds) * (1 - 1e-9));
+    if (std::string(cluster) == "host") {
+      EXPECT_EQ(plan.hidden_seconds, 0);
+    } else {
+      EXPECT_GT(plan.hidden_seconds, 0);
+    }
+  }
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace shardrun

@@ -1,0 +1,13 @@
+// The colours of a graph, by the rules that discovery finds.
+#pragma once
+
+#include "planner/schedule/colours.h"
+
+namespace shardrun::testing {
+
+inline Colours colours_of(const Graph& graph) {
+  static RuleCache cache;
+  return Colours(graph, rules_of(graph, cache));
+}
+
+}  // namespace shardrun::testing
