@@ -29,7 +29,7 @@ class ReshardSearch {
  public:
   /// `bound`: sequences must cost less. `every_axis`: move axes that do not have to.
   ReshardSearch(const TensorType& type, const Sharding& from, const Sharding& to, const Mesh& mesh,
-                const Cluster& cluster, double call, bool every_axis, double bound)
+                const Cluster& cluster, bool every_axis, double bound)
       : bound_(bound) {
     const size_t rank = type.shape.size();
     std::vector<bool> moves(static_cast<size_t>(mesh.axis_count()), every_axis);
@@ -61,7 +61,7 @@ class ReshardSearch {
       if (moves[axis]) axes_.push_back(static_cast<int>(axis));
     }
     if (axes_.size() > ReshardState::kMostAxes || rank > ReshardState::kMostDims) return;
-    costs_.emplace(std::move(extents), type.dtype, axes_, mesh, cluster, call);
+    costs_.emplace(std::move(extents), type.dtype, axes_, mesh, cluster);
     start_ = encode(from);
     goal_ = encode(to);
   }
@@ -204,7 +204,7 @@ class ReshardSearch {
 /// For more axes or dims than the search encodes: reduce and gather everything, then cut.
 std::vector<ReshardStep> through_replicated(const TensorType& type, const Sharding& from,
                                             const Sharding& to, const Mesh& mesh,
-                                            const Cluster& cluster, double call) {
+                                            const Cluster& cluster) {
   std::vector<ReshardStep> steps;
   Sharding at = from;
   auto add = [&](Kind kind, std::vector<int> axes, size_t dim, ReduceOp op, Sharding after) {
@@ -214,7 +214,7 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
     step.dim = static_cast<int>(dim);
     step.op = op;
     step.seconds =
-        collective_seconds(kind, type, at, after, step.dim, step.to_dim, axes, mesh, cluster, call);
+        collective_seconds(kind, type, at, after, step.dim, step.to_dim, axes, mesh, cluster);
     step.axes = std::move(axes);
     at = step.after = std::move(after);
     steps.push_back(std::move(step));
@@ -254,22 +254,21 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
 
 std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to, const Mesh& mesh,
-                                          const Cluster& cluster, double call) {
+                                          const Cluster& cluster) {
   if (from == to) return {};
   SR_REQUIRE(from.dims.size() == type.shape.size() && to.dims.size() == type.shape.size(), internal,
              "resharding ", type, " from ", to_string(from, mesh), " to ", to_string(to, mesh),
              ": dims differ in number");
   constexpr double kNoBound = 1e300;
-  ReshardSearch needed(type, from, to, mesh, cluster, call, false, kNoBound);
-  if (!needed.searchable()) return through_replicated(type, from, to, mesh, cluster, call);
+  ReshardSearch needed(type, from, to, mesh, cluster, false, kNoBound);
+  if (!needed.searchable()) return through_replicated(type, from, to, mesh, cluster);
   std::optional<std::vector<ReshardStep>> steps = needed.run();
   SR_REQUIRE(steps.has_value(), internal, "no resharding of ", type, " from ",
              to_string(from, mesh), " to ", to_string(to, mesh), " was found");
   const auto axes = static_cast<size_t>(mesh.axis_count());
   if (axes == needed.moving_axes() || axes > kMaxDetourAxes) return *steps;
   // Strictly cheaper, beyond rounding: otherwise the sequence that leaves other axes alone is kept.
-  ReshardSearch every(type, from, to, mesh, cluster, call, true,
-                      reshard_seconds(*steps) * (1 - 1e-9));
+  ReshardSearch every(type, from, to, mesh, cluster, true, reshard_seconds(*steps) * (1 - 1e-9));
   if (auto detour = every.run()) return *detour;
   return *steps;
 }

@@ -21,11 +21,10 @@ struct ReshardStep {
   double seconds = 0;
 };
 
-/// Dijkstra over shardings. Empty if from == to. Deterministic: ties go to the first found. `call`:
-/// of the value, by call_bytes.
+/// Dijkstra over shardings. Empty if from == to. Deterministic: ties go to the first found.
 std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to, const Mesh& mesh,
-                                          const Cluster& cluster, double call = 0);
+                                          const Cluster& cluster);
 double reshard_seconds(const std::vector<ReshardStep>& steps);
 
 /// `step`, taken from a value of `shape` in sharding `before`, as `rank` runs it: its group and

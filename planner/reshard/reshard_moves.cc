@@ -167,13 +167,12 @@ std::vector<ReshardMove> reshard_moves(const ReshardState& state, size_t axes, s
 }
 
 ReshardCosts::ReshardCosts(std::vector<int64_t> extents, DType dtype, std::vector<int> axes,
-                           const Mesh& mesh, const Cluster& cluster, double call)
+                           const Mesh& mesh, const Cluster& cluster)
     : extents_(std::move(extents)),
       element_bytes_(static_cast<double>(size_of(dtype))),
       axes_(std::move(axes)),
       mesh_(mesh),
       cluster_(cluster),
-      call_(call),
       wires_(size_t{1} << axes_.size()) {}
 
 /// Cuts round up, and so in any order to the same extent.
@@ -209,7 +208,7 @@ double ReshardCosts::seconds(const ReshardMove& move, const LargestShard& before
   const double packed =
       packed_bytes(move.kind, before.bytes, after.bytes, before.is_outermost(move.dim),
                    before.is_outermost(move.to_dim));
-  return collective_seconds(move.kind, {before.bytes, after.bytes, packed, call_}, wire(move.axes),
+  return collective_seconds(move.kind, {before.bytes, after.bytes, packed}, wire(move.axes),
                             cluster_);
 }
 

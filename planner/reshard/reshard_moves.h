@@ -75,9 +75,9 @@ struct LargestShard {
 /// Prices moves of one value. `mesh` and `cluster` must outlive this.
 class ReshardCosts {
  public:
-  /// `extents`: of the value where all of `axes` (of the mesh) are free. `call`: by call_bytes.
+  /// `extents`: of the value where all of `axes` (of the mesh) are free.
   ReshardCosts(std::vector<int64_t> extents, DType dtype, std::vector<int> axes, const Mesh& mesh,
-               const Cluster& cluster, double call);
+               const Cluster& cluster);
   LargestShard shard(const ReshardState& state) const;
   double seconds(const ReshardMove& move, const LargestShard& before, const LargestShard& after);
 
@@ -89,7 +89,6 @@ class ReshardCosts {
   std::vector<int> axes_;
   const Mesh& mesh_;
   const Cluster& cluster_;
-  double call_;
   std::vector<std::optional<Wire>> wires_;  // by set of axes
 };
 

@@ -137,14 +137,14 @@ void ReshardTimes::find_table(Type& type) {
   type.dim = std::move(dim);
   std::shared_ptr<const ReshardGraph>& graph = graphs_[extents.size()];
   if (!graph) graph = std::make_shared<ReshardGraph>(axes_.size(), extents.size());
-  ReshardCosts costs(extents, type.type.dtype, axes_, mesh_, cluster_, type.call);
+  ReshardCosts costs(extents, type.type.dtype, axes_, mesh_, cluster_);
   std::vector<LargestShard> shards;
   std::vector<std::pair<unsigned, double>> alike;
   for (size_t s = 0; s < graph->size(); ++s) {
     shards.push_back(costs.shard(graph->state(s)));
     alike.push_back({shards[s].outermost(), shards[s].bytes});
   }
-  std::unique_ptr<Table>& table = tables_[{std::move(alike), type.call}];
+  std::unique_ptr<Table>& table = tables_[std::move(alike)];
   if (!table) {
     table = std::make_unique<Table>();
     table->graph = graph.get();
@@ -217,7 +217,8 @@ void ReshardTimes::search_from(Table& table, int from) {
 double ReshardTimes::seconds(int type, int from, int to) {
   if (from == to) return 0;
   Type& t = types_[static_cast<size_t>(type)];
-  if (t.table != nullptr && one_kind(sharding(from), sharding(to))) {
+  const bool summed = t.call > 0 && !sharding(from).partial.empty();
+  if (!summed && t.table != nullptr && one_kind(sharding(from), sharding(to))) {
     const int a = state_of(t, from), b = state_of(t, to);
     if (a >= 0 && b >= 0) {
       search_from(*t.table, a);
@@ -240,6 +241,7 @@ FactoredProblem::Edge ReshardTimes::edge(int type, const std::vector<int>& have,
   std::optional<ReduceOp> op;
   const auto state = [&](int number) {
     const Sharding& s = sharding(number);
+    plain = plain && (t.call == 0 || s.partial.empty());
     for (const Sharding::Partial& p : s.partial) plain = plain && p.op == op.value_or(p.op);
     if (!s.partial.empty()) op = s.partial[0].op;
     const int found = plain ? state_of(t, number) : -1;
@@ -280,7 +282,14 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
   const auto [it, fresh] = t.steps.try_emplace(pair_of(from, to));
   if (fresh) {
     ++searches_;
-    it->second = cheapest_reshard(t.type, sharding(from), sharding(to), mesh_, cluster_, t.call);
+    it->second = cheapest_reshard(t.type, sharding(from), sharding(to), mesh_, cluster_);
+    const Sharding* before = &sharding(from);
+    for (ReshardStep& step : it->second) {
+      if (t.call > 0 && step.kind == Collective::Kind::all_reduce)
+        step.seconds = collective_seconds(step.kind, t.type, *before, step.after, step.dim,
+                                          step.to_dim, step.axes, mesh_, cluster_, t.call);
+      before = &step.after;
+    }
   }
   return it->second;
 }

@@ -5,7 +5,6 @@
 #include <memory>
 #include <tuple>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "graph/sharding.h"
@@ -31,7 +30,8 @@ class ReshardTimes {
  public:
   ReshardTimes(const Mesh& mesh, const Cluster& cluster);
   int number_of(const Sharding& sharding);
-  /// `call`: of the values of that type that are meant, by call_bytes.
+  /// `call`: of the values of that type that are meant, by call_bytes. It prices their all_reduces,
+  /// and does not change which steps a resharding takes.
   int number_of(const TensorType& type, double call = 0);
   const Sharding& sharding(int number) const { return *shardings_[static_cast<size_t>(number)]; }
   double seconds(int type, int from, int to);
@@ -39,7 +39,7 @@ class ReshardTimes {
   /// between what makes it, with as many strategies as `have` has, and what wants it.
   FactoredProblem::Edge edge(int type, const std::vector<int>& have,
                              const std::vector<std::vector<int>>& wants);
-  /// cheapest_reshard itself, remembered.
+  /// cheapest_reshard itself, remembered; all_reduces with the seconds that `call` says.
   const std::vector<ReshardStep>& steps(int type, int from, int to);
   /// Time to make the copies of a value that its readers want, as partition does it:
   /// `redistributed` first
@@ -83,9 +83,8 @@ class ReshardTimes {
   std::map<std::tuple<DType, Shape, double>, int> type_numbers_;
   std::vector<Type> types_;
   std::map<size_t, std::shared_ptr<const ReshardGraph>> graphs_;  // by dims
-  /// By every state's outermost dims and bytes, and by call_bytes.
-  std::map<std::pair<std::vector<std::pair<unsigned, double>>, double>, std::unique_ptr<Table>>
-      tables_;
+  /// By every state's outermost dims and bytes.
+  std::map<std::vector<std::pair<unsigned, double>>, std::unique_ptr<Table>> tables_;
   size_t searches_ = 0;
 };
 

@@ -358,8 +358,10 @@ Placements Demands::held(Voice voice, ValueId id, const Axis& axis) const {
 std::vector<Placements> Demands::redistributed(ValueId id) const {
   std::vector<Placements> out;
   for (const Axis& axis : axes_) {
-    const bool reduced = axis.cuts.state && !axis.cuts.gradients;
-    out.push_back(roles_.gradients[at(id)] && reduced ? kUncut : kAnyPlacement);
+    const bool gradient = roles_.gradients[at(id)];
+    out.push_back(gradient && axis.cuts.gradients ? ~kReplicated
+                  : gradient && axis.cuts.state   ? kUncut
+                                                  : kAnyPlacement);
   }
   return out;
 }
