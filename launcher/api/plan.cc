@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "annotated.h"
+#include "annotations/annotated.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "error_context.h"

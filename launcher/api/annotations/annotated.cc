@@ -1,5 +1,5 @@
 // From annotations of a file to requests of a plan, and back.
-#include "annotated.h"
+#include "annotations/annotated.h"
 
 #include <algorithm>
 #include <map>
