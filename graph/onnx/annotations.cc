@@ -59,31 +59,40 @@ std::vector<int64_t> shard_of_ranks(const DeviceSharding& spec,
   return out;
 }
 
-/// The axes that cut a dim so that rank r holds shard index[r], outermost first: those in `axes`
-/// and more behind them. False: there are none.
-bool find_axes(const Mesh& mesh, const std::vector<int64_t>& index, int64_t shards,
-               std::vector<int>& axes) {
+/// Do the axes cut a dim so that rank r holds a part of shard index[r], the rest of the cut left to
+/// axes behind them?
+bool may_begin(const Mesh& mesh, const std::vector<int64_t>& index, int64_t shards,
+               const std::vector<int>& axes, int64_t made) {
+  for (int64_t rank = 0; rank < mesh.size(); ++rank) {
+    const std::vector<int64_t> where = mesh.coordinates(rank);
+    int64_t own = 0;
+    for (int axis : axes) own = own * mesh.axis_size(axis) + where[at(axis)];
+    if (own != index[at(rank)] / (shards / made)) return false;
+  }
+  return true;
+}
+
+/// The axes that cut a dim so that rank r holds shard index[r], outermost first: one after the
+/// other, of which at most one goes on what is cut already. Empty with shards left: there are none.
+std::vector<int> find_axes(const Mesh& mesh, const std::vector<int64_t>& index, int64_t shards) {
+  std::vector<int> axes;
   int64_t made = 1;
-  for (int axis : axes) made *= mesh.axis_size(axis);
-  if (made == shards) {
-    for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-      const std::vector<int64_t> where = mesh.coordinates(rank);
-      int64_t own = 0;
-      for (int axis : axes) own = own * mesh.axis_size(axis) + where[at(axis)];
-      if (own != index[at(rank)]) return false;
+  while (made < shards) {
+    int next = -1;
+    for (int axis = 0; axis < mesh.axis_count() && next < 0; ++axis) {
+      const int64_t size = mesh.axis_size(axis);
+      if (size == 1 || shards % (made * size) != 0 ||
+          std::find(axes.begin(), axes.end(), axis) != axes.end())
+        continue;
+      axes.push_back(axis);
+      if (may_begin(mesh, index, shards, axes, made * size)) next = axis;
+      axes.pop_back();
     }
-    return true;
+    if (next < 0) return {};
+    axes.push_back(next);
+    made *= mesh.axis_size(next);
   }
-  for (int axis = 0; axis < mesh.axis_count(); ++axis) {
-    const int64_t size = mesh.axis_size(axis);
-    if (size == 1 || shards % (made * size) != 0 ||
-        std::find(axes.begin(), axes.end(), axis) != axes.end())
-      continue;
-    axes.push_back(axis);
-    if (find_axes(mesh, index, shards, axes)) return true;
-    axes.pop_back();
-  }
-  return false;
+  return axes;
 }
 
 }  // namespace
@@ -96,8 +105,10 @@ Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, size_t rank) 
   for (size_t c = cut.size(); c-- > 0;) {
     std::vector<int64_t> index;
     for (int64_t of : shard) index.push_back(of / inside % cut[c].shards);
-    SR_REQUIRE(find_axes(mesh, index, cut[c].shards, out.dims[at(cut[c].dim)]), invalid_input,
-               "its devices cut dim ", cut[c].dim, " as no axes of mesh ", mesh.to_string(), " do");
+    std::vector<int>& axes = out.dims[at(cut[c].dim)];
+    axes = find_axes(mesh, index, cut[c].shards);
+    SR_REQUIRE(!axes.empty() || cut[c].shards == 1, invalid_input, "its devices cut dim ",
+               cut[c].dim, " as no axes of mesh ", mesh.to_string(), " do");
     inside *= cut[c].shards;
   }
   check_sharding(out, mesh, rank);

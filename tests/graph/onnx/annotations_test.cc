@@ -72,6 +72,12 @@ TEST(Devices, ThatNoMeshHas) {
             "its devices cut dim 0 as no axes of mesh a=4 do");
   EXPECT_EQ(refusal("4", {{{0, 2}}, {{0, 1}, {2, 3}}}),
             "its devices cut dim 0 as no axes of mesh a=4 do");
+  // Of many axes, too, without a look at all orders of them.
+  DeviceSharding mixed{{{0, 4096}}, {}};
+  for (int64_t device = 0; device < 4096; ++device) mixed.devices.push_back({device});
+  std::swap(mixed.devices[7], mixed.devices[8]);
+  EXPECT_EQ(refusal("2x2x2x2x2x2x2x2x2x2x2x2", mixed).substr(0, 29),
+            "its devices cut dim 0 as no a");
   EXPECT_EQ(refusal("2", {{{2, 2}}, {{0}, {1}}}), "dim 2 is cut, the tensor has 2 dims");
   EXPECT_EQ(refusal("2", {{{0, 0}}, {}}), "dim 0 is cut into 0 shards");
   EXPECT_EQ(refusal("4", {{{0, 2}, {-2, 2}}, {{0}, {1}, {2}, {3}}}), "dim 0 is cut twice");
