@@ -109,12 +109,12 @@ struct Reader {
     at = end;
     return out;
   }
-  int axis() {
+  /// Adds the axis of the name that follows, or its sub-axes.
+  void axes_into(std::vector<int>& axes) {
     const std::string name(word());
-    for (int i = 0; i < mesh.axis_count(); ++i) {
-      if (mesh.axes()[static_cast<size_t>(i)].name == name) return i;
-    }
-    wrong(str("axis '", name, "' is not in the mesh ", mesh.to_string()));
+    const std::vector<int> known = mesh.named(name);
+    if (known.empty()) wrong(str("axis '", name, "' is not in the mesh ", mesh.to_string()));
+    axes.insert(axes.end(), known.begin(), known.end());
   }
 };
 
@@ -130,13 +130,13 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
       const size_t begin = r.at;
       r.word();  // a dim may bear a name: batch{data}
       if (r.eat("{")) {
-        do axes.push_back(r.axis());
+        do r.axes_into(axes);
         while (r.eat(","));
         r.expect("}");
       } else {
         r.at = begin;
         if (!r.eat("-")) {
-          do axes.push_back(r.axis());
+          do r.axes_into(axes);
           while (r.eat("+"));
         }
       }
@@ -154,9 +154,11 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
       r.expect("sum");
     }
     r.expect(":");
-    do out.partial.push_back({r.axis(), op});
+    std::vector<int> axes;
+    do r.axes_into(axes);
     while (r.eat(","));
     r.expect(")");
+    for (int axis : axes) out.partial.push_back({axis, op});
   }
   r.skip();
   if (r.at != text.size()) r.wrong(str("unexpected '", text.substr(r.at), "'"));

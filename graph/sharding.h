@@ -40,8 +40,8 @@ int64_t max_local_bytes(const TensorType& type, const Sharding& sharding, const 
 
 /// "[batch{data}, -, hidden{model}]" needs dim names, so: "[{data}, -, {model}] partial(sum: seq)".
 std::string to_string(const Sharding& sharding, const Mesh& mesh);
-/// Inverse of to_string. Takes "[data+model,-]" and "[batch{data,model}, -]" as well. Throws
-/// invalid_input naming the unknown axis.
+/// Inverse of to_string. Takes "[data+model,-]" and "[batch{data,model}, -]" as well, and the name
+/// of an axis for all of its sub-axes (Mesh::named). Throws invalid_input naming the unknown axis.
 Sharding parse_sharding(std::string_view text, const Mesh& mesh);
 /// Throws invalid_input: unknown axes, an axis used twice, wrong number of dims.
 void check_sharding(const Sharding& sharding, const Mesh& mesh, size_t rank);

@@ -56,7 +56,7 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
 std::optional<Plan> PlanSearch::run(PlanReport& report) {
   std::map<std::string, Sharding> apart = constraints_.pinned();
   apart.insert(options_.avoided.begin(), options_.avoided.end());
-  folding_ = fold(graph_, apart);
+  folding_ = fold(graph_, apart, constraints_.asked_nodes());
   report.nodes = static_cast<int>(graph_.nodes().size());
   report.folded_nodes =
       static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
@@ -161,9 +161,7 @@ SearchSpace PlanSearch::enumerate() {
   for (size_t c = 0; c < folding_.classes.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;
     const Node& node = graph_.node(folding_.classes[c].nodes[0]);
-    const bool requested = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
-      return constraints_.pinned().count(graph_.value(id).name) > 0;
-    });
+    const bool requested = constraints_.asks(node, folding_.classes[c].nodes[0]);
     if (options_.pool != nullptr && !requested) {
       space.strategies[c] = pooled(folding_.classes[c]);
       continue;

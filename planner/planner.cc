@@ -9,6 +9,7 @@
 #include <set>
 
 #include "graph/passes/recompute.h"
+#include "planner/hints.h"
 #include "planner/merged_axes.h"
 #include "planner/plan_search.h"
 #include "planner/recompute.h"
@@ -338,7 +339,10 @@ Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster
   SR_REQUIRE(planner_named(options.planner), invalid_input, "planner '", options.planner,
              "' is not known; known are ", known_planners());
   PlanReport unread;
-  return Planning(graph, mesh, cluster, options, rules, report != nullptr ? *report : unread).run();
+  const PlanUnder plan_under = [&](const PlanOptions& under, PlanReport& its) {
+    return Planning(graph, mesh, cluster, under, rules, its).run();
+  };
+  return plan_with_hints(graph, mesh, options, plan_under, report != nullptr ? *report : unread);
 }
 
 }  // namespace shardrun

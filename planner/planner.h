@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "graph/plan.h"
@@ -29,7 +30,8 @@ struct PlanOptions {
   std::vector<std::string> tactics = {};
   /// Throws where propagation stops at a node (PlanReport::unresolved).
   bool strict = false;
-  /// "REGEX=SHARDING": values whose whole name matches lie so (planner/space/constraints.h).
+  /// How values lie, operands are read and nodes are cut: "REGEX=SHARDING" and other forms
+  /// (planner/space/requests.h). Those with a ? in front are hints (planner/hints.h).
   std::vector<std::string> requests = {};
   /// Values whose Sharding is fixed beforehand, by name (an eval program takes its parameters as
   /// the training plan left them).
@@ -65,6 +67,15 @@ struct PlanOptions {
   ReshardTimes* reshard_times = nullptr;
 };
 
+/// What became of a hint.
+struct HintOutcome {
+  std::string text;  // "?w=[-,model]"
+  bool followed = false;
+  /// Of one that is not: how much longer the step would take with it.
+  std::optional<double> seconds = {};
+  std::string why = {};  // what stands against it, beside the price or instead of it
+};
+
 struct PlanReport {
   int nodes = 0, folded_nodes = 0, distinct_rules = 0, kernel_runs = 0;
   // Processor time.
@@ -73,6 +84,7 @@ struct PlanReport {
   bool has_bound = true;             // false: only some strategies were looked at (StrategyPool)
   std::string solver;
   std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
+  std::vector<HintOutcome> hints;      // in the order of PlanOptions::requests
   /// Where none fits: of a plan that is sure to be found with so many.
   int64_t least_bytes = std::numeric_limits<int64_t>::max();
 };

@@ -9,6 +9,7 @@
 #include "graph/onnx/exporter/lost_weights.h"
 #include "graph/onnx/exporter/tied_names.h"
 #include "graph/onnx/exporter/written_batch_norm.h"
+#include "graph/onnx/file/device_configurations.h"
 #include "graph/onnx/import_model.h"
 #include "graph/onnx/loss_output.h"
 #include "graph/onnx/lower/lowering.h"
@@ -47,6 +48,7 @@ class Importer {
 
   Graph run() {
     graph_.name = model_.path;
+    report_.annotations = read_annotations(model_.proto);
     const Weights weights = read_weights();
     if (options_.weights) {
       MatchedWeights given = match_weights(
@@ -66,6 +68,7 @@ class Importer {
     note_batch_norms();
     note_restored();
     set_outputs();
+    name_places();
     remove_dead_nodes(graph_);
     return std::move(graph_);
   }
@@ -306,6 +309,8 @@ class Importer {
                        ? node.proto.op_type() + "/" + node.proto.output(0)
                        : node.proto.op_type();
     look_at_constants(inputs);
+    const size_t first = graph_.nodes().size();
+    const std::vector<V> read = inputs;
     NodeContext c(b_, report_, node.proto, node.opset, std::move(inputs));
     c.random_step = [this] { return random_step(); };
     c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
@@ -346,6 +351,36 @@ class Importer {
         v = held(v, back->second, "reads");
       name(made_name, v);
     }
+    if (node.place >= 0) note_place(node, first, read);
+  }
+
+  /// What the nodes from `first` on were made of.
+  void note_place(const FlatNode& node, size_t first, const std::vector<V>& read) {
+    Place& place = places_.emplace_back();
+    place.node = node.place;
+    for (size_t n = first; n < graph_.nodes().size(); ++n)
+      place.made.push_back(graph_.nodes()[n].name);
+    for (size_t i = 0; i < read.size(); ++i) {
+      if (read[i] != kNone)
+        place.inputs.emplace_back(node.proto.input(static_cast<int>(i)), read[i]);
+    }
+    for (const std::string& name : node.proto.output()) {
+      if (!name.empty()) place.outputs.emplace_back(name, values_.at(name));
+    }
+  }
+
+  void name_places() {
+    const auto named = [&](const std::vector<std::pair<std::string, V>>& values) {
+      std::vector<std::pair<std::string, std::string>> out;
+      for (const auto& [name, v] : values) {
+        const ValueId id = b_.id_or_none(v);
+        if (id != kNoValue) out.emplace_back(name, graph_.value(id).name);
+      }
+      return out;
+    };
+    for (Place& place : places_)
+      report_.placed.push_back(
+          {place.node, std::move(place.made), named(place.inputs), named(place.outputs)});
   }
 
   V unwritten_state(const std::string& placeholder, const TensorType& type, double start) {
@@ -519,6 +554,12 @@ class Importer {
   std::map<std::string, std::string> placeholders_;
   std::vector<std::string> unwritten_;  // buffers that are not in the file
   V random_step_ = kNone;
+  struct Place {
+    int64_t node = 0;
+    std::vector<std::string> made;
+    std::vector<std::pair<std::string, V>> inputs, outputs;
+  };
+  std::vector<Place> places_;  // of the main graph's nodes
   /// What a name meant outside the branch at hand (kNone: nothing).
   struct Hidden {
     std::string name;

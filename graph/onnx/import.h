@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/onnx/annotations.h"
 
 namespace shardrun {
 
@@ -93,6 +94,8 @@ struct ImportReport {
   std::vector<std::string> gradient_stops;     // "Round 'enc/Round'": what lies between
   std::vector<std::string> given;              // weights that ImportOptions::weights had
   std::vector<std::string> inactive_dropouts;  // nodes that drop nothing, as they were exported
+  Annotations annotations;                     // of the main graph's nodes, unchecked
+  std::vector<PlacedNode> placed;              // the main graph's nodes that are not dead
 };
 
 namespace importer {

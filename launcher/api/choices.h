@@ -20,6 +20,11 @@ inline constexpr Named<ImportOptions::Shared> kSharedWeights[] = {
 inline constexpr Named<ImportOptions::Statistics> kRunningStatistics[] = {
     {"pytorch", ImportOptions::Statistics::pytorch}, {"onnx", ImportOptions::Statistics::onnx}};
 
+enum class AnnotationUse { hint, required, ignore };
+inline constexpr Named<AnnotationUse> kAnnotationUses[] = {{"hint", AnnotationUse::hint},
+                                                           {"required", AnnotationUse::required},
+                                                           {"ignore", AnnotationUse::ignore}};
+
 /// Throws invalid_input: "dtype 'f16' is not one of f32, bf16".
 template <class Kind, size_t count>
 Kind parse_choice(const char* what, const Named<Kind> (&all)[count], const std::string& text) {

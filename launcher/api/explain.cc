@@ -1,5 +1,6 @@
 // A Model's plan explained: from the public header to explain/.
 #include "explain/explain.h"
+#include "explain/hints.h"
 
 #include "explain/figures.h"
 #include "plan.h"
@@ -28,7 +29,8 @@ std::string plan_details(const Model& model, const TrainingPlan& plan) {
 std::string explain_plan(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     require_made_for(model.impl(), plan.impl());
-    return table_text(explained(model.impl(), plan.impl()), plan.impl().recomputed);
+    return table_text(explained(model.impl(), plan.impl()), plan.impl().recomputed) +
+           hints_text(plan.impl().hints);
   });
 }
 

@@ -283,12 +283,24 @@ int64_t samples_of(const Graph& graph) {
   return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
 }
 
+void rename_placed(std::vector<PlacedNode>& placed, const std::string& from,
+                    const std::string& to) {
+  for (PlacedNode& node : placed) {
+    for (auto* names : {&node.inputs, &node.outputs}) {
+      for (auto& [tensor, value] : *names) {
+        if (value == from) value = to;
+      }
+    }
+  }
+}
+
 /// People know outputs by their names in the file.
-void name_as_in_file(Graph& graph, const ImportReport& report) {
+void name_as_in_file(Graph& graph, const ImportReport& report, std::vector<PlacedNode>& placed) {
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
     Value& output = graph.value(graph.outputs[i]);
-    if (output.role == Role::computed && graph.find(report.outputs[i]) == kNoValue)
-      output.name = report.outputs[i];
+    if (output.role != Role::computed || graph.find(report.outputs[i]) != kNoValue) continue;
+    rename_placed(placed, output.name, report.outputs[i]);
+    output.name = report.outputs[i];
   }
 }
 
@@ -421,17 +433,24 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   if (import.contents) import.contents = noting(import.contents, one_batch);
   Graph graph = std::move(file).import(import, &report);
   graph.name = path;
-  name_as_in_file(graph, report);
+  name_as_in_file(graph, report, report.placed);
   const std::string no_loss =
       options.step.empty() && options.loss.empty() ? why_no_loss(graph) : "";
-  if (!no_loss.empty())
-    return build_untrained(path, OnnxFile(path), options, ModelStep::forward, no_loss, first);
+  if (!no_loss.empty()) {
+    std::unique_ptr<Model::Impl> forward =
+        build_untrained(path, OnnxFile(path), options, ModelStep::forward, no_loss, first);
+    if (!report.annotations.nodes.empty())
+      forward->notes.push_back("annotations: left out, as the model is not trained");
+    return forward;
+  }
   try {
     check_sizes(graph);
     check_patterns("--freeze", options.freeze, graph, report);
     check_patterns("--train", options.train, graph, report);
     check_patterns("--train-only", options.train_only, graph, report);
     note_idle_patterns(options.freeze, report);
+    impl->annotations = report.annotations;
+    impl->placed = report.placed;
     make_step(std::move(graph), report, *impl);
     for (const std::string& name : report.given) {
       const ValueId id = impl->train.find(name);

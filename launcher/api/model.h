@@ -36,7 +36,9 @@ struct Model::Impl {
   std::vector<std::string> outputs;
   /// What the graphs hold as constants, of which ModelOptions::weights gave other numbers.
   std::vector<std::string> given_constants;
-  double import_seconds = 0;  // processor time from the file to these graphs
+  Annotations annotations;         // of the file, unchecked
+  std::vector<PlacedNode> placed;  // its nodes, by names that `train` has
+  double import_seconds = 0;       // processor time from the file to these graphs
 };
 
 /// Throws invalid_input where the model's step is the forward pass alone. `call`: who asks.

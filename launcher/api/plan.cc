@@ -6,11 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "annotations/annotated.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "error_context.h"
 #include "exec/data/data.h"
 #include "explain/analysis.h"
+#include "explain/hints.h"
 #include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "graph/json_text.h"
@@ -30,6 +32,8 @@
 namespace shardrun {
 namespace {
 
+constexpr size_t kShownNotes = 5;
+
 void check_numbers(const PlanRequest& request) {
   SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
              ", wanted 1 or more, or 0 for those that there are");
@@ -42,7 +46,7 @@ void check_numbers(const PlanRequest& request) {
 /// What the user wants, if that is a mesh.
 std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
   if (text == "auto") return std::nullopt;
-  Mesh mesh = Mesh::parse(text);
+  Mesh mesh = Mesh::parse(text, ranks);
   SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
              " ranks, the job has ", ranks, "; start ", mesh.size(), " (mpirun -np ", mesh.size(),
              ", or --ranks ", mesh.size(), " without it), or name a mesh of ", ranks);
@@ -136,11 +140,17 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   RuleCache rules;
   PlanOptions options = plan_options(model, request, limit, out.cluster, measures);
   options.recompute = request.recompute == "auto" && model.no_training.empty();
+  AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
+  options.requests.insert(options.requests.end(), annotated.requests.begin(),
+                          annotated.requests.end());
+  out.request.shard = options.requests;
+  out.annotation_notes = std::move(annotated.notes);
   std::optional<ReshardTimes> times;  // of training and validation
   if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
                                     rules, &out.report, &out.meshes);
+  out.hints = out.report.hints;
   if (!out.with_evaluation) return;
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
@@ -169,13 +179,14 @@ std::string read_text(const std::string& path) {
 }
 
 std::string plans_text(const TrainingPlan::Impl& plan) {
-  const nlohmann::json both = {
+  nlohmann::json both = {
       {"model", origin_json(plan.origin)},
       {"request", request_json(plan.request)},
       {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
       {"train", nlohmann::json::parse(to_json(plan.train))},
       {"evaluation",
        plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
+  if (!plan.hints.empty()) both["hints"] = hints_json(plan.hints);
   return both.dump(1) + "\n";
 }
 
@@ -192,6 +203,8 @@ void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
   refuse(request.recompute != "auto", "--recompute " + request.recompute, "recomputation");
   refuse(!request.shard.empty(),
          "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
+  refuse(request.annotations != "hint", "--annotations " + request.annotations, "shardings");
+  refuse(!request.configuration.empty(), "--configuration " + request.configuration, "shardings");
   refuse(!request.tactics.empty(),
          "--tactic '" + (request.tactics.empty() ? "" : request.tactics[0]) + "'", "tactics");
 }
@@ -210,6 +223,7 @@ void read_plans(const std::string& text, const std::string& origin, TrainingPlan
   out.request = read_request(both["request"], origin + ": field request");
   out.cluster = parse_cluster(both["cluster"].dump(), origin + ": cluster");
   out.train = plan_from_json(both["train"].dump(), origin + ": train");
+  if (both.contains("hints")) out.hints = read_hints(both["hints"], origin + ": field hints");
   out.with_evaluation = !both["evaluation"].is_null();
   if (out.with_evaluation)
     out.evaluation = plan_from_json(both["evaluation"].dump(), origin + ": evaluation");
@@ -304,7 +318,6 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
     plan.request.memory_bytes = limit.bytes;
-    plan.request.shard = request.shard;
     plan.request.tactics = request.tactics;
     within(
         limit.why, [&] { plan_on_rank_0(model, request, ranks, limit.bytes, measures, plan); },
@@ -375,8 +388,11 @@ RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl
 }
 
 int mesh_ranks(const std::string& mesh) {
-  return at_boundary(
-      [&] { return mesh == "auto" ? 0 : static_cast<int>(Mesh::parse(mesh).size()); });
+  return at_boundary([&] {
+    return mesh == "auto" || Mesh::has_unknown_size(mesh)
+               ? 0
+               : static_cast<int>(Mesh::parse(mesh).size());
+  });
 }
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
@@ -491,6 +507,12 @@ std::string TrainingPlan::summary() const {
                                format("%.2f", r.build_seconds + r.solve_seconds), ")"));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
+  out += hints_text(impl_->hints);
+  const std::vector<std::string>& notes = impl_->annotation_notes;
+  for (size_t i = 0; i < std::min(notes.size(), kShownNotes); ++i)
+    out += wrapped("note: ", notes[i]);
+  if (notes.size() > kShownNotes)
+    out += wrapped("note: ", str(notes.size() - kShownNotes, " more annotations are not followed"));
   out += wrapped(indent, "weights and state: " + impl_->held);
   if (impl_->checkpoints) out += wrapped(indent, describe_copies(*impl_));
   const std::vector<int64_t> all = predicted_bytes();

@@ -19,12 +19,14 @@ struct TrainingPlan::Impl {
   uint64_t model_hash = 0;           // of the model's step as it is without that
   bool with_evaluation = true;
   PlanReport report;  // of this process's planning; empty on ranks that received the plan
-  std::vector<MeshTrial> meshes;  // --mesh auto: what was tried, by this process
-  Cluster cluster;                // as a job of so many ranks sees it
-  int64_t memory_limit = 0;       // of a rank; 0: none
-  double import_seconds = 0;      // of the model, processor time
-  double planning_seconds = 0;    // of this process's planning without discovery, processor time
-  std::vector<int64_t> bytes;     // arena of each rank
+  std::vector<std::string> annotation_notes;  // of this process's planning: what is not followed
+  std::vector<HintOutcome> hints;  // as the planner left them, also of a plan from a file
+  std::vector<MeshTrial> meshes;   // --mesh auto: what was tried, by this process
+  Cluster cluster;                 // as a job of so many ranks sees it
+  int64_t memory_limit = 0;        // of a rank; 0: none
+  double import_seconds = 0;       // of the model, processor time
+  double planning_seconds = 0;     // of this process's planning without discovery, processor time
+  std::vector<int64_t> bytes;      // arena of each rank
   std::vector<int64_t> persistent_bytes;
   bool checkpoints = false;         // as was asked for
   std::vector<int64_t> copy_bytes;  // what each rank copies for one; empty: training waits instead

@@ -9,14 +9,16 @@
 namespace shardrun::cli {
 namespace {
 
-/// Where `shardrun plan` writes programs, pass by pass.
-struct DumpPasses {
-  std::string folder, stop_after;
+/// What `shardrun plan` writes beside the plan.
+struct PlanFiles {
+  std::string passes, stop_after;  // programs, pass by pass
+  std::string annotated;           // the model, with the plan in it
 };
 
-int run_plan(World& world, Arguments& args, const DumpPasses& dump) {
+int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   if (args.threads) world.assume_threads(*args.threads);
-  check_outputs(world, {{"--output", args.output}}, files_read(args));
+  check_outputs(world, {{"--output", args.output}, {"--annotate", files.annotated}},
+                files_read(args));
   args.plan.ranks = args.ranks                     ? *args.ranks
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
                                                    : mesh_ranks(args.plan.mesh);
@@ -29,11 +31,13 @@ int run_plan(World& world, Arguments& args, const DumpPasses& dump) {
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
   if (!args.output.empty()) write_output(args.output, plan.json());
-  if (!dump.folder.empty()) dump_passes(model, plan, dump.folder, dump.stop_after);
+  if (!files.annotated.empty())
+    annotate_model(model, plan, files.annotated, args.plan.configuration);
+  if (!files.passes.empty()) dump_passes(model, plan, files.passes, files.stop_after);
   return 0;
 }
 
-void add_planning_options(CLI::App& app, Arguments& args, DumpPasses& dump) {
+void add_planning_options(CLI::App& app, Arguments& args, PlanFiles& files) {
   add_model_options(app, args);
   add_plan_options(app, args);
   add_field(
@@ -44,10 +48,13 @@ void add_planning_options(CLI::App& app, Arguments& args, DumpPasses& dump) {
   add_field(app, args, &TrainOptions::checkpoint,
             "Count memory for the checkpoints of a run that has this flag");
   app.add_option("-o,--output", args.output, "Write the plan as JSON to this file");
+  app.add_option(
+      "--annotate", files.annotated,
+      "Write the model to this file, with the plan as sharding annotations of its nodes");
   CLI::Option* folder = app.add_option(
-      "--dump-passes", dump.folder,
+      "--dump-passes", files.passes,
       "Write rank 0's program to this folder as each pass leaves it, with what changed");
-  app.add_option("--stop-after", dump.stop_after, "--dump-passes: the last pass")
+  app.add_option("--stop-after", files.stop_after, "--dump-passes: the last pass")
       ->check(CLI::IsMember(program_passes()))
       ->needs(folder);
 }
@@ -55,13 +62,13 @@ void add_planning_options(CLI::App& app, Arguments& args, DumpPasses& dump) {
 }  // namespace
 
 Command plan_command() {
-  const auto dump = std::make_shared<DumpPasses>();
+  const auto files = std::make_shared<PlanFiles>();
   return {.name = "plan",
           .help = "Plan only, for --ranks or as many as --mesh has",
           .takes_recipe = true,
-          .add_options = [dump](CLI::App& app,
-                                Arguments& args) { add_planning_options(app, args, *dump); },
-          .run = [dump](World& world, Arguments& args) { return run_plan(world, args, *dump); }};
+          .add_options = [files](CLI::App& app,
+                                 Arguments& args) { add_planning_options(app, args, *files); },
+          .run = [files](World& world, Arguments& args) { return run_plan(world, args, *files); }};
 }
 
 }  // namespace shardrun::cli

@@ -273,7 +273,8 @@ inline constexpr auto kModelOptions = std::make_tuple(
 inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::mesh, {.flag = "--mesh",
                                .name = "mesh",
-                               .help = "auto, named axes (data=2,model=4) or sizes (2x4)",
+                               .help = "auto, named axes (data=2,model=4; ?: what the ranks "
+                                       "leave; 4*2: two sub-axes) or sizes (2x4)",
                                .group = OptionGroup::machine,
                                .use = kSame,
                                .shows_default = true}),
@@ -286,7 +287,9 @@ inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::shard,
           {.flag = "--shard",
            .name = "shard",
-           .help = "Values whose name matches lie so: 'REGEX=[data,-]' (repeatable)",
+           .help = "Values whose name matches lie so: 'REGEX=[data,-]'; 'VALUE>NODE=[…]': one "
+                   "node reads it so; 'NODE()=[…]': a node is cut so; ? in front: a hint "
+                   "(repeatable)",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame}),
     field(&PlanRequest::tactics,
@@ -296,6 +299,20 @@ inline constexpr auto kPlanRequest = std::make_tuple(
                    "order); what no tactic reaches is whole, and auto@AXIS leaves it to the search",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame | kMayLack}),
+    field(&PlanRequest::annotations,
+          {.flag = "--annotations",
+           .name = "annotations",
+           .help = "Sharding annotations of the model's file (device configurations): hint, "
+                   "required or ignore",
+           .group = OptionGroup::machine,
+           .use = kSame,
+           .shows_default = true}),
+    field(&PlanRequest::configuration,
+          {.flag = "--configuration",
+           .name = "configuration",
+           .help = "Which device configuration of the file, where it has several",
+           .group = OptionGroup::machine,
+           .use = kSame}),
     field(&PlanRequest::strict,
           {.flag = "--strict",
            .name = "strict",

@@ -32,7 +32,7 @@ Placements as_mask(int side) {
 }
 
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
-                 const RuleOf& rule_of, const std::vector<std::pair<ValueId, Sharding>>& required)
+                 const RuleOf& rule_of, const Required& required)
     : graph_(graph),
       roles_(step_roles(graph)),
       colours_(graph, rule_of),
@@ -87,15 +87,22 @@ void Demands::count_rows(const Mesh& mesh) {
   }
 }
 
-void Demands::propagate(const Schedule& schedule, const Mesh& mesh,
-                        const std::vector<std::pair<ValueId, Sharding>>& required) {
+void Demands::start(const Required& required, int axis, Propagation& propagation) const {
+  for (const auto& [value, sharding] : required.values)
+    propagation.cut(value, side_along(sharding, axis));
+  for (const Required::Operand& one : required.operands)
+    propagation.read(one.node, one.operand, side_along(one.sharding, axis));
+  for (const auto& [node, ways] : required.nodes) propagation.take(node, ways[at(axis)]);
+}
+
+void Demands::propagate(const Schedule& schedule, const Mesh& mesh, const Required& required) {
   for (int a = 0; a < mesh.axis_count(); ++a) {
     Axis& axis = axes_[at(a)];
     if (axis.trivial ||
         std::find(axis.voices.begin(), axis.voices.end(), Voice::dims) == axis.voices.end())
       continue;
     Propagation& propagation = axis.propagation.emplace(graph_, colours_);
-    for (const auto& [value, sharding] : required) propagation.cut(value, side_along(sharding, a));
+    start(required, a, propagation);
     propagation.run();
     for (const Cut& cut : schedule) {
       if (cut.axis != a) continue;

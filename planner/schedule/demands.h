@@ -31,17 +31,30 @@ struct NodeDemand {
   friend auto operator<=>(const NodeDemand&, const NodeDemand&) = default;
 };
 
+/// What must hold under every schedule, and what cuts are propagated from.
+struct Required {
+  struct Operand {
+    NodeId node = -1;
+    size_t operand = 0;
+    Sharding sharding;
+  };
+  std::vector<std::pair<ValueId, Sharding>> values;        // lie so
+  std::vector<Operand> operands;                           // are read so
+  std::vector<std::pair<NodeId, std::vector<int>>> nodes;  // by axis: its way, or kWhole
+  bool empty() const { return values.empty() && operands.empty() && nodes.empty(); }
+};
+
 /// Along one axis a node does what the first cut of the schedule says that says anything of it:
 /// batch, state, gradients and weights are one such voice, inner (with sequence, or without) is
 /// one, and what is propagated from dims and nodes is one. Parts of a sum may be left or reduced
 /// wherever nothing is cut: the search decides that.
 class Demands {
  public:
-  /// `required`: values that must lie so, from which cuts are propagated along all axes that are
-  /// not left to the search. Throws invalid_input naming the tactic: no value, node or group is
-  /// called so, no such dim or option, another number of digits, or what earlier tactics forbid.
+  /// Cuts are propagated from what is `required` along all axes, before those of the schedule.
+  /// Throws invalid_input naming the tactic: no value, node or group is called so, no such dim or
+  /// option, another number of digits, or what earlier tactics forbid.
   Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule, const RuleOf& rule_of,
-          const std::vector<std::pair<ValueId, Sharding>>& required = {});
+          const Required& required = {});
 
   NodeDemand node(NodeId id) const;
   std::vector<Placements> held(ValueId id) const;  // of what no node makes; per mesh axis
@@ -62,8 +75,8 @@ class Demands {
     std::vector<Placements> in, out;
   };
   void count_rows(const Mesh& mesh);
-  void propagate(const Schedule& schedule, const Mesh& mesh,
-                 const std::vector<std::pair<ValueId, Sharding>>& required);
+  void propagate(const Schedule& schedule, const Mesh& mesh, const Required& required);
+  void start(const Required& required, int axis, Propagation& propagation) const;
   void start(const Cut& cut, Propagation& propagation) const;
   void check_digits(const Cut& cut, int colour) const;
   Placements cuts(ValueId id, const std::set<int>& colours) const;

@@ -2,7 +2,6 @@
 #include "planner/schedule/propagate.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "base/at.h"
@@ -67,6 +66,17 @@ bool Propagation::cut(ValueId value, int dim) {
   return true;
 }
 
+void Propagation::read(NodeId node, size_t operand, int dim) {
+  read_[{node, operand}] = dim;
+  if (way(node) == kOpen) open_.insert(node);
+}
+
+/// As the node has to read it, else as the value lies.
+int Propagation::dim_of_operand(NodeId node, size_t operand) const {
+  const auto asked = read_.find({node, operand});
+  return asked == read_.end() ? dim(graph_.node(node).inputs[operand]) : asked->second;
+}
+
 bool Propagation::take(NodeId node, int way) {
   if (this->way(node) != kOpen) return this->way(node) == way;
   settle(node, way);
@@ -116,8 +126,11 @@ std::vector<int> Propagation::fitting(NodeId node, bool by_results) const {
       fits.first += known != kWhole && ways[w].out[r] == known;
       contradicts = contradicts || (ways[w].out[r] != known && ways[w].out[r] != Way::kWhole);
     }
-    for (size_t k = 0; k < n.inputs.size(); ++k)
-      fits.second += dim(n.inputs[k]) >= 0 && ways[w].in[k] == dim(n.inputs[k]);
+    for (size_t k = 0; k < n.inputs.size(); ++k) {
+      const int known = dim_of_operand(node, k);
+      fits.second += known >= 0 && ways[w].in[k] == known;
+      contradicts = contradicts || (ways[w].in[k] != known && read_.count({node, k}) > 0);
+    }
     if (contradicts || fits < most) continue;
     if (fits > most) out.clear();
     most = fits;
@@ -173,7 +186,16 @@ bool Propagation::step(bool by_results, bool in_conflict, const std::vector<int>
   return !taken.empty();
 }
 
+void Propagation::settle_readers() {
+  for (const auto& [place, dim] : read_) {
+    if (way(place.first) != kOpen) continue;
+    const std::vector<int> fit = fitting(place.first, false);
+    if (fit.size() == 1) take(place.first, fit[0]);
+  }
+}
+
 void Propagation::run(const std::vector<int>& digits) {
+  settle_readers();
   while (step(true, false, digits) || step(false, false, digits) || step(false, true, digits)) {
   }
 }

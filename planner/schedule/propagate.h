@@ -1,6 +1,7 @@
 // Propagation: from a few cut dims along one mesh axis to how every node is cut.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -32,13 +33,17 @@ class Propagation {
   /// A value is cut along a dim, or (Way::kPartial) left as parts of a sum by its node, or kWhole.
   /// False if it is known to lie otherwise, or if its node has no such way.
   bool cut(ValueId value, int dim);
+  /// A node reads an operand cut along a dim, or (kWhole) whole, however the value lies: ways that
+  /// read it otherwise are none. Of an operand this is said once.
+  void read(NodeId node, size_t operand, int dim);
   /// A node takes a way (an index in Colours::ways), or kWhole. False if it is known to take
   /// another.
   bool take(NodeId node, int way);
   /// All dims of a colour; conflicts as the digits say. What is known stays.
   void cut_colour(int colour, const std::vector<int>& digits);
 
-  /// Until nothing more follows. What makes a value comes before what reads it: first nodes whose
+  /// Until nothing more follows. Nodes of which is said how they read operands come first, if one
+  /// way fits that. Then what makes a value comes before what reads it: first nodes whose
   /// results are known take the way that leaves them so, then nodes whose operands are known take
   /// the one way that fits most of them. Of several ways of one colour that fit alike it takes what
   /// the `digits` of that colour's sets say; without digits it stops there. All nodes of a step are
@@ -53,8 +58,10 @@ class Propagation {
   std::vector<std::pair<NodeId, std::vector<int>>> unresolved() const;
 
  private:
+  int dim_of_operand(NodeId node, size_t operand) const;
   std::vector<int> fitting(NodeId node, bool by_results) const;
   bool step(bool by_results, bool in_conflict, const std::vector<int>& digits);
+  void settle_readers();
   void settle(NodeId node, int way);
   void place(ValueId value, int dim);
 
@@ -63,6 +70,7 @@ class Propagation {
   std::vector<std::vector<NodeId>> readers_;  // by value
   std::vector<ValueId> tied_;                 // by value: what it replaces, or is replaced by
   std::vector<int> way_, dim_;
+  std::map<std::pair<NodeId, size_t>, int> read_;  // by node and operand
   std::set<NodeId> open_;  // nodes beside a value that is known, whose way is not
 };
 

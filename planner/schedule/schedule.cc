@@ -22,13 +22,12 @@ std::optional<int> whole_number(std::string_view text) {
   return out;
 }
 
-int axis_named(std::string_view name, const Mesh& mesh, const std::string& by) {
+/// The axis of this name, or its sub-axes.
+std::vector<int> axes_named(std::string_view name, const Mesh& mesh, const std::string& by) {
+  std::vector<int> axes = mesh.named(name);
+  if (!axes.empty()) return axes;
   std::string known;
-  for (int axis = 0; axis < mesh.axis_count(); ++axis) {
-    const std::string& own = mesh.axes()[static_cast<size_t>(axis)].name;
-    if (own == name) return axis;
-    known += (axis > 0 ? ", " : "") + own;
-  }
+  for (const Mesh::Axis& axis : mesh.axes()) known += (known.empty() ? "" : ", ") + axis.name;
   fail(ErrorKind::invalid_input, by, ": mesh ", mesh.to_string(), " has no axis '", name,
        "'; it has ", known);
 }
@@ -58,9 +57,36 @@ std::vector<Baseline> names_in(const std::string& planner) {
 
 bool on_model(Baseline kind) { return kind == Baseline::megatron || kind == Baseline::megatron_sp; }
 
+/// What stands in front of @: a target, or whose names or numbers.
+void read_target(std::string_view text, const std::string& by, Cut& cut) {
+  if (const std::optional<Target> target = kind_named(kTargets, text)) {
+    cut.target = *target;
+    SR_REQUIRE(cut.digits.empty() || cut.target == Target::sequence, invalid_input, by, ": ", text,
+               " has no conflicts to resolve; leave out what stands behind the axis");
+    return;
+  }
+  const auto number = [&](std::string_view digits) {
+    const std::optional<int> out = whole_number(digits);
+    SR_REQUIRE(out, invalid_input, by, ": '", digits, "' is no whole number; ", kForms);
+    return *out;
+  };
+  if (text[0] == '#') {
+    cut.target = Target::colours;
+    cut.number = number(text.substr(1));
+    return;
+  }
+  // The last of . and : tells which it is; names may have both.
+  const size_t place = text.find_last_of(".:");
+  SR_REQUIRE(place != std::string_view::npos && place > 0, invalid_input, by, ": ", kForms);
+  const std::string_view last = text.substr(place + 1);
+  cut.name = text.substr(0, place);
+  cut.target = text[place] == ':' ? Target::node : Target::value;
+  cut.number = cut.target == Target::node && last == "whole" ? Cut::kWholeNode : number(last);
+}
+
 }  // namespace
 
-Cut parse_tactic(std::string_view text, const Mesh& mesh) {
+Schedule parse_tactic(std::string_view text, const Mesh& mesh) {
   Cut cut;
   cut.text = text;
   const std::string by = str("--tactic '", text, "'");
@@ -75,31 +101,11 @@ Cut parse_tactic(std::string_view text, const Mesh& mesh) {
     }
     name = name.substr(0, slash);
   }
-  cut.axis = axis_named(name, mesh, by);
-  if (const std::optional<Target> target = kind_named(kTargets, text)) {
-    cut.target = *target;
-    SR_REQUIRE(cut.digits.empty() || cut.target == Target::sequence, invalid_input, by, ": ", text,
-               " has no conflicts to resolve; leave out what stands behind the axis");
-    return cut;
-  }
-  const auto number = [&](std::string_view digits) {
-    const std::optional<int> out = whole_number(digits);
-    SR_REQUIRE(out, invalid_input, by, ": '", digits, "' is no whole number; ", kForms);
-    return *out;
-  };
-  if (text[0] == '#') {
-    cut.target = Target::colours;
-    cut.number = number(text.substr(1));
-    return cut;
-  }
-  // The last of . and : tells which it is; names may have both.
-  const size_t place = text.find_last_of(".:");
-  SR_REQUIRE(place != std::string_view::npos && place > 0, invalid_input, by, ": ", kForms);
-  const std::string_view last = text.substr(place + 1);
-  cut.name = text.substr(0, place);
-  cut.target = text[place] == ':' ? Target::node : Target::value;
-  cut.number = cut.target == Target::node && last == "whole" ? Cut::kWholeNode : number(last);
-  return cut;
+  const std::vector<int> axes = axes_named(name, mesh, by);
+  read_target(text, by, cut);
+  Schedule out;
+  for (int sub_axis : axes) out.emplace_back(cut).axis = sub_axis;
+  return out;
 }
 
 std::vector<AxisCuts> cuts_by_axis(const Schedule& schedule, const Mesh& mesh) {
@@ -188,7 +194,9 @@ std::optional<Schedule> schedule_of(const std::string& planner,
   if (baseline) return baseline;
   if (tactics.empty() && planner_named(planner) != PlannerKind::propagate) return std::nullopt;
   Schedule out;
-  for (const std::string& text : tactics) out.push_back(parse_tactic(text, mesh));
+  for (const std::string& text : tactics) {
+    for (Cut& cut : parse_tactic(text, mesh)) out.push_back(std::move(cut));
+  }
   return out;
 }
 

@@ -56,8 +56,9 @@ using Schedule = std::vector<Cut>;
 
 /// "batch@data", "#3@model/10" (group 3 of `explain --colours`, with two digits), "x.0@data" (dim 0
 /// of value x), "dot2:1@model" (option 1 of node dot2, as `shardrun rules` numbers them),
-/// "dot2:whole@model", "auto@model". Throws invalid_input naming the text and what is wrong.
-Cut parse_tactic(std::string_view text, const Mesh& mesh);
+/// "dot2:whole@model", "auto@model". A cut for each of the axis's sub-axes, in order. Throws
+/// invalid_input naming the text and what is wrong.
+Schedule parse_tactic(std::string_view text, const Mesh& mesh);
 
 /// What a schedule cuts along one axis, by kind.
 struct AxisCuts {

@@ -4,46 +4,11 @@
 #include <algorithm>
 
 #include "base/at.h"
-#include "base/regex.h"
-#include "graph/passes/channels_last.h"
 
 namespace shardrun {
 namespace {
 
-constexpr size_t kNearNames = 3, kShownShardings = 12, kComparedLetters = 200;
-
-/// Levenshtein's distance of what begins them.
-size_t distance(std::string_view a, std::string_view b) {
-  a = a.substr(0, kComparedLetters);
-  b = b.substr(0, kComparedLetters);
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
-    }
-  }
-  return row[b.size()];
-}
-
-/// Names of values that `pattern` occurs in, then those that are spelled like it.
-std::string near_names(const Graph& graph, const Regex& regex) {
-  std::vector<std::tuple<bool, size_t, std::string>> all;
-  for (const Value& value : graph.values()) {
-    if (value.role == Role::computed && value.producer < 0) continue;
-    all.emplace_back(!regex.occurs_in(value.name), distance(regex.pattern(), value.name),
-                     value.name);
-  }
-  const size_t shown = std::min(kNearNames, all.size());
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown), all.end());
-  std::string out;
-  for (size_t i = 0; i < shown; ++i) out += str(i > 0 ? ", '" : "'", std::get<2>(all[i]), "'");
-  return out;
-}
+constexpr size_t kShownShardings = 12;
 
 bool allowed(const std::vector<Placements>& masks, const Sharding& sharding) {
   for (size_t axis = 0; axis < masks.size(); ++axis) {
@@ -127,6 +92,7 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string
   }
   for (const std::string& text : requests) request(text);
   pin_updates();
+  note_asked_nodes();
   for (const auto& [id, pin] : pins_) pinned_.emplace(graph.value(id).name, pin.sharding);
   allow_empty();
 }
@@ -159,48 +125,21 @@ void Constraints::allow_empty() {
 }
 
 void Constraints::request(const std::string& text) {
-  const std::string by = "--shard '" + text + "'";
-  const size_t equals = text.rfind('=');
-  SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, by,
-             ": is not REGEX=SHARDING, as 'h.0.mlp.c_fc.weight=[-,model]' is");
-  const std::string pattern = text.substr(0, equals);
-  Sharding sharding;
-  try {
-    sharding = parse_sharding(std::string_view(text).substr(equals + 1), mesh_);
-  } catch (const Error& error) {
-    throw error.with_context(by);
+  const Request request = find_request(text, graph_, mesh_);
+  for (const Request::Lies& asked : request.lies) {
+    const Pin pin{asked.sharding, request.by, true};
+    if (asked.node < 0) {
+      this->pin(asked.value, pin);
+    } else {
+      pin_operand(asked.node, asked.operand, pin);
+    }
   }
-  // Over an axis of one rank nothing is cut.
-  for (std::vector<int>& axes : sharding.dims)
-    std::erase_if(axes, [&](int axis) { return mesh_.axis_size(axis) == 1; });
-  std::erase_if(sharding.partial,
-                [&](const Sharding::Partial& p) { return mesh_.axis_size(p.axis) == 1; });
-  const Regex regex("--shard", pattern);
-  bool found = false;
-  const std::vector<std::vector<int64_t>> moved = moved_channels(graph_);
-  for (size_t v = 0; v < graph_.values().size(); ++v) {
-    const Value& value = graph_.values()[v];
-    const bool computed = value.role == Role::computed;
-    if (computed && value.producer < 0) continue;
-    const bool marked = computed && !value.name.empty() && value.name[0] == '%';
-    if (!regex.matches(value.name) &&
-        !(marked && regex.matches(std::string_view(value.name).substr(1))))
-      continue;
-    found = true;
-    SR_REQUIRE(sharding.dims.size() == value.type.shape.size(), invalid_input, by, ": names ",
-               sharding.dims.size(), " dims, value '", value.name, "' is ", value.type,
-               "; give each of its ", value.type.shape.size(), " dims an axis or -");
-    SR_REQUIRE(computed || sharding.partial.empty(), invalid_input, by, ": value '", value.name,
-               "' is made by no node, so it cannot be partial");
-    SR_REQUIRE(value.role != Role::scalar || sharding.is_replicated(), invalid_input, by,
-               ": value '", value.name, "' is one number, which every rank has");
-    Sharding as_it_lies = sharding;
-    for (size_t d = 0; d < moved[v].size(); ++d)
-      as_it_lies.dims[d] = sharding.dims[static_cast<size_t>(moved[v][d])];
-    pin(static_cast<ValueId>(v), {as_it_lies, by, true});
+  for (const Request::Cut& asked : request.cuts) {
+    const auto [known, fresh] = cuts_.emplace(asked.node, Cut{asked.axes, request.by});
+    SR_REQUIRE(fresh || known->second.axes == asked.axes, invalid_input, known->second.by, " and ",
+               request.by, " contradict at node '", graph_.node(asked.node).name,
+               "'; leave out one of the two");
   }
-  SR_REQUIRE(found, invalid_input, by, ": no value's whole name matches; near are ",
-             near_names(graph_, regex));
 }
 
 void Constraints::pin(ValueId id, const Pin& pin) {
@@ -217,6 +156,37 @@ void Constraints::pin(ValueId id, const Pin& pin) {
   for (size_t d = 0; d < value.type.shape.size(); ++d) {
     if (!leaves_none_empty(value.type.shape[d], pin.sharding.dims[d], mesh_)) leaves_empty_ = true;
   }
+}
+
+void Constraints::pin_operand(NodeId id, size_t operand, const Pin& pin) {
+  const Node& node = graph_.node(id);
+  const Value& value = graph_.value(node.inputs[operand]);
+  const auto [known, fresh] = operands_.emplace(std::pair(id, operand), pin);
+  SR_REQUIRE(fresh || known->second.sharding == pin.sharding, invalid_input, known->second.by,
+             " and ", pin.by, " contradict at node '", node.name, "', which reads '", value.name,
+             "' ", to_string(known->second.sharding, mesh_), " and ",
+             to_string(pin.sharding, mesh_), "; leave out one of the two");
+  for (size_t d = 0; d < value.type.shape.size(); ++d) {
+    if (!leaves_none_empty(value.type.shape[d], pin.sharding.dims[d], mesh_)) leaves_empty_ = true;
+  }
+}
+
+void Constraints::note_asked_nodes() {
+  for (const auto& [place, pin] : operands_)
+    asked_nodes_[place.first] += str(place.second, to_string(pin.sharding, mesh_));
+  for (const auto& [id, cut] : cuts_) {
+    asked_nodes_[id] += "()";
+    for (const std::vector<int>& axes : cut.axes) {
+      for (int axis : axes) asked_nodes_[id] += str(axis, '+');
+      asked_nodes_[id] += ',';
+    }
+  }
+}
+
+bool Constraints::asks(const Node& node, NodeId id) const {
+  return asked_nodes_.count(id) > 0 ||
+         std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](ValueId out) { return pins_.count(out) > 0; });
 }
 
 /// What replaces a held value must lie as that does.
@@ -255,20 +225,39 @@ std::span<const Unresolved> Constraints::unresolved() const {
                   : std::span<const Unresolved>();
 }
 
-std::vector<const Constraints::Pin*> Constraints::pins_of(const Node& node) const {
-  std::vector<const Pin*> out;
-  for (ValueId id : node.outputs) {
-    const auto it = pins_.find(id);
-    out.push_back(it == pins_.end() ? nullptr : &it->second);
+std::vector<Constraints::Ask> Constraints::asks_of(const Node& node, NodeId id) const {
+  std::vector<Ask> out;
+  for (size_t r = 0; r < node.outputs.size(); ++r) {
+    const auto pin = pins_.find(node.outputs[r]);
+    if (pin == pins_.end()) continue;
+    const Sharding& sharding = pin->second.sharding;
+    const std::string name = graph_.value(node.outputs[r]).name, as = to_string(sharding, mesh_);
+    out.push_back({pin->second.by, "leave", str("'", name, "' ", as), str("'", name, "' lie ", as),
+                   [&sharding, r](const Strategy& s) { return s.out[r] == sharding; },
+                   [this, r](const Strategy& s) { return to_string(s.out[r], mesh_); }});
+  }
+  for (size_t k = 0; k < node.inputs.size(); ++k) {
+    const auto pin = operands_.find(std::pair(id, k));
+    if (pin == operands_.end()) continue;
+    const Sharding& sharding = pin->second.sharding;
+    const std::string name = graph_.value(node.inputs[k]).name, as = to_string(sharding, mesh_);
+    out.push_back({pin->second.by, "read", str("'", name, "' ", as),
+                   str("it read '", name, "' ", as),
+                   [&sharding, k](const Strategy& s) { return s.in[k] == sharding; },
+                   [this, k](const Strategy& s) { return to_string(s.in[k], mesh_); }});
+  }
+  if (const auto cut = cuts_.find(id); cut != cuts_.end()) {
+    out.push_back({cut->second.by, "be cut", "in those ways", "it be cut so",
+                   [&demand = cut->second.demand](const Strategy& s) { return allowed(demand, s); },
+                   nullptr});
   }
   return out;
 }
 
-void Constraints::contradict_planner(const Value& value, const Pin& pin,
+void Constraints::contradict_planner(const std::string& by, const std::string& value,
                                      const std::string& where) const {
-  fail(ErrorKind::invalid_input, pin.by, " and --planner ", planner_, " contradict at ", where,
-       ": the planner does not let '", value.name, "' lie ", to_string(pin.sharding, mesh_),
-       "; leave out the request or take another planner");
+  fail(ErrorKind::invalid_input, by, " and --planner ", planner_, " contradict at ", where,
+       ": the planner does not let ", value, "; leave out the request or take another planner");
 }
 
 /// The demand on a node with whole operands and results allowed along one axis, then along all.
@@ -294,12 +283,9 @@ void Constraints::relax(const std::vector<Strategy>& strategies, NodeDemand& dem
 std::vector<Strategy> Constraints::strategies(
     size_t item_class, const Folding& folding,
     const std::function<std::vector<Strategy>(const MayTake&)>& list) {
-  const Node& node = graph_.node(folding.classes[item_class].nodes[0]);
-  const std::vector<const Pin*> pins = pins_of(node);
-  const bool pinned =
-      std::any_of(pins.begin(), pins.end(), [](const Pin* p) { return p != nullptr; });
+  const NodeId first = folding.classes[item_class].nodes[0];
   // What stands against a request is looked for among all.
-  if (!schedule_ || pinned) return list(nullptr);
+  if (!schedule_ || asks(graph_.node(first), first)) return list(nullptr);
   const auto asked = [&](const NodeDemand& demand) {
     return list([&](int axis, const SpmdRule::Option* option) {
       return allowed(demand, static_cast<size_t>(axis), option);
@@ -316,73 +302,99 @@ std::vector<Strategy> Constraints::strategies(
   return out;
 }
 
-/// Throws if no strategy does what the pins ask and the planner demands.
-void Constraints::check_pins(const Node& node, const NodeDemand& demand,
+/// Throws if no strategy does what is asked and the planner demands.
+void Constraints::check_asks(const std::vector<Ask>& asks, const Node& node,
+                             const NodeDemand& demand,
                              const std::vector<Strategy>& strategies) const {
-  const std::vector<const Pin*> pins = pins_of(node);
   const std::string where = str("node '", node.name, "' (", node.op, ")");
-  const auto fits = [&](const Strategy& s, size_t r) {
-    return pins[r] == nullptr || s.out[r] == pins[r]->sharding;
-  };
   const auto some = [&](const auto& good) {
     return std::any_of(strategies.begin(), strategies.end(), good);
   };
-  for (size_t r = 0; r < pins.size(); ++r) {
-    if (pins[r] == nullptr) continue;
-    const Value& value = graph_.value(node.outputs[r]);
-    if (!some([&](const Strategy& s) { return fits(s, r); })) {
+  for (const Ask& ask : asks) {
+    if (!some(ask.fits)) {
       std::set<std::string> possible;
-      for (const Strategy& s : strategies) possible.insert(to_string(s.out[r], mesh_));
-      fail(ErrorKind::invalid_input, pins[r]->by, ": ", where, " cannot leave '", value.name, "' ",
-           to_string(pins[r]->sharding, mesh_), "; it can leave it ", list_shardings(possible));
+      for (const Strategy& s : strategies) {
+        if (ask.instead) possible.insert(ask.instead(s));
+      }
+      fail(ErrorKind::invalid_input, ask.by, ": ", where, " cannot ", ask.verb, ' ', ask.what,
+           possible.empty() ? "" : str("; it can ", ask.verb, " it "), list_shardings(possible));
     }
-    if (!some([&](const Strategy& s) { return fits(s, r) && allowed(demand, s); }))
-      contradict_planner(value, *pins[r], where);
-    for (size_t q = 0; q < r; ++q) {
-      if (pins[q] == nullptr || some([&](const Strategy& s) { return fits(s, r) && fits(s, q); }))
-        continue;
-      fail(ErrorKind::invalid_input, pins[q]->by, " and ", pins[r]->by, " contradict at ", where,
-           ": it cannot leave '", graph_.value(node.outputs[q]).name, "' ",
-           to_string(pins[q]->sharding, mesh_), " and '", value.name, "' ",
-           to_string(pins[r]->sharding, mesh_), " at once; leave out one of the two");
+    for (const Ask* other = asks.data(); other != &ask; ++other) {
+      if (some([&](const Strategy& s) { return ask.fits(s) && other->fits(s); })) continue;
+      fail(ErrorKind::invalid_input, other->by, " and ", ask.by, " contradict at ", where,
+           ": it cannot ", other->verb, ' ', other->what, " and ",
+           ask.verb == other->verb ? "" : ask.verb + " ", ask.what,
+           " at once; leave out one of the two");
     }
+  }
+  for (const Ask& ask : asks) {
+    if (!some([&](const Strategy& s) { return ask.fits(s) && allowed(demand, s); }))
+      contradict_planner(ask.by, ask.let, where);
   }
   const bool together = some([&](const Strategy& s) {
-    for (size_t r = 0; r < pins.size(); ++r) {
-      if (!fits(s, r)) return false;
-    }
-    return allowed(demand, s);
+    return allowed(demand, s) &&
+           std::all_of(asks.begin(), asks.end(), [&](const Ask& ask) { return ask.fits(s); });
   });
-  if (together) return;
-  for (size_t r = 0; r < pins.size(); ++r) {
-    if (pins[r] != nullptr) contradict_planner(graph_.value(node.outputs[r]), *pins[r], where);
-  }
+  if (!together) contradict_planner(asks[0].by, asks[0].let, where);
 }
 
 void Constraints::apply(const Folding& folding, SearchSpace& space) {
-  if (!schedule_ && pins_.empty()) return;
+  if (!schedule_ && pins_.empty() && asked_nodes_.empty()) return;
   for (size_t c = 0; c < folding.classes.size(); ++c) {
     if (folding.classes[c].nodes.empty()) {
       check_held(folding.classes[c].values[0], class_demand_[c]);
     } else {
-      restrict_node(graph_.node(folding.classes[c].nodes[0]), space.strategies[c],
-                    class_demand_[c]);
+      restrict_node(folding.classes[c].nodes[0], space.strategies[c], class_demand_[c]);
     }
   }
+}
+
+/// What the ways that requests name make of operands and results.
+void Constraints::find_ways(const RuleOf& rule_of) {
+  const Colours colours(graph_, rule_of);
+  for (auto& [id, cut] : cuts_) {
+    const Node& node = graph_.node(id);
+    const auto ways = colours.ways(id);
+    SR_REQUIRE(cut.axes.size() <= ways.size(), invalid_input, cut.by, ": names ", cut.axes.size(),
+               " ways, node '", node.name, "' (", node.op, ") can be cut in ", ways.size(),
+               ", as shardrun rules lists");
+    const auto axes = at(mesh_.axis_count());
+    cut.way_of_axis.assign(axes, Propagation::kWhole);
+    for (size_t way = 0; way < cut.axes.size(); ++way) {
+      for (int axis : cut.axes[way]) cut.way_of_axis[at(axis)] = static_cast<int>(way);
+    }
+    cut.demand.in.assign(node.inputs.size(), std::vector<Placements>(axes, kReplicated));
+    cut.demand.out.assign(node.outputs.size(), std::vector<Placements>(axes, kReplicated));
+    for (size_t axis = 0; axis < axes; ++axis) {
+      const int way = cut.way_of_axis[axis];
+      if (way < 0) continue;
+      for (size_t k = 0; k < node.inputs.size(); ++k)
+        cut.demand.in[k][axis] = as_mask(ways[at(way)].in[k]);
+      for (size_t r = 0; r < node.outputs.size(); ++r)
+        cut.demand.out[r][axis] = as_mask(ways[at(way)].out[r]);
+    }
+  }
+}
+
+Required Constraints::required() const {
+  Required out;
+  for (const auto& [id, pin] : pins_) out.values.emplace_back(id, pin.sharding);
+  for (const auto& [place, pin] : operands_)
+    out.operands.push_back({place.first, place.second, pin.sharding});
+  for (const auto& [id, cut] : cuts_) out.nodes.emplace_back(id, cut.way_of_axis);
+  return out;
 }
 
 /// Classes anew, in the order of their first members: those that were one and are asked the same.
 void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   class_demand_.assign(folding.classes.size(), {});
-  if (!schedule_) return;
-  std::vector<std::pair<ValueId, Sharding>> required;
-  if (propagates_requests_) {
-    for (const auto& [id, pin] : pins_) required.emplace_back(id, pin.sharding);
-  }
   const RuleOf rule_of = [&](NodeId n) -> const SpmdRule& {
     return rules[at(folding.class_of_node[at(n)])];
   };
-  demands_.emplace(graph_, mesh_, *schedule_, rule_of, required);
+  if (!cuts_.empty()) find_ways(rule_of);
+  if (!schedule_) return;
+  demands_.emplace(graph_, mesh_, *schedule_, rule_of,
+                   propagates_requests_ ? required() : Required());
   Folding split;
   split.rounds = folding.rounds;
   split.class_of_node.assign(folding.class_of_node.size(), -1);
@@ -427,24 +439,22 @@ void Constraints::check_held(ValueId id, const NodeDemand& demand) const {
     return;
   for (const Node& node : graph_.nodes()) {
     if (std::find(node.inputs.begin(), node.inputs.end(), id) != node.inputs.end())
-      contradict_planner(graph_.value(id), pin->second,
-                         str("node '", node.name, "', which reads it"));
+      contradict_planner(
+          pin->second.by,
+          str("'", graph_.value(id).name, "' lie ", to_string(pin->second.sharding, mesh_)),
+          str("node '", node.name, "', which reads it"));
   }
 }
 
-void Constraints::restrict_node(const Node& node, std::vector<Strategy>& strategies,
+void Constraints::restrict_node(NodeId id, std::vector<Strategy>& strategies,
                                 NodeDemand& demand) const {
+  const Node& node = graph_.node(id);
   if (schedule_) relax(strategies, demand);
-  check_pins(node, demand, strategies);
-  for (size_t r = 0; r < node.outputs.size(); ++r) {
-    const auto pin = pins_.find(node.outputs[r]);
-    if (pin == pins_.end()) continue;
-    const Sharding& sharding = pin->second.sharding;
-    std::erase_if(strategies, [&](const Strategy& s) { return s.out[r] != sharding; });
-    demand.out.resize(node.outputs.size());
-    demand.out[r].assign(at(mesh_.axis_count()), 0);
-    for (int axis = 0; axis < mesh_.axis_count(); ++axis)
-      demand.out[r][at(axis)] = as_mask(side_along(sharding, axis));
+  if (const std::vector<Ask> asks = asks_of(node, id); !asks.empty()) {
+    check_asks(asks, node, demand, strategies);
+    std::erase_if(strategies, [&](const Strategy& s) {
+      return !std::all_of(asks.begin(), asks.end(), [&](const Ask& ask) { return ask.fits(s); });
+    });
   }
   std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
 }

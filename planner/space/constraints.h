@@ -11,24 +11,27 @@
 #include "graph/sharding.h"
 #include "planner/schedule/demands.h"
 #include "planner/space/folding.h"
+#include "planner/space/requests.h"
 #include "planner/space/search_space.h"
 
 namespace shardrun {
 
 class Constraints {
  public:
-  /// `requests`: "REGEX=SHARDING", as --shard takes them: every value whose whole name matches,
-  /// with or without the % of computed ones, lies so. `pinned`: the same by name; names that the
-  /// graph has not are ignored. Throws invalid_input, naming the request: no regular expression, no
-  /// such axis, no value matches (with names that are near), another number of dims; naming both,
-  /// two requests that ask different things of one value. `tactics`: of a Schedule
-  /// (planner/schedule/schedule.h), whose axes they then speak for.
+  /// `requests`: as --shard takes them (planner/space/requests.h), all of them met. `pinned`:
+  /// Shardings of values by name; names that the graph has not are ignored. Throws as find_request
+  /// does, and naming both, where two requests ask different things of one value, operand or node.
+  /// `tactics`: of a Schedule (planner/schedule/schedule.h), whose axes they then speak for.
   Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
               const std::vector<std::string>& tactics, const std::vector<std::string>& requests,
               const std::map<std::string, Sharding>& pinned);
 
   /// Values whose whole Sharding is fixed.
   const std::map<std::string, Sharding>& pinned() const { return pinned_; }
+  /// Nodes of whose operands or ways something is asked, with a text that says what.
+  const std::map<NodeId, std::string>& asked_nodes() const { return asked_nodes_; }
+  /// Is something asked of a node, its operands or its results?
+  bool asks(const Node& node, NodeId id) const;
   /// May a strategy leave a rank with an empty shard of a dim? Where a request or the batch needs
   /// it.
   bool leaves_empty() const { return leaves_empty_; }
@@ -42,6 +45,7 @@ class Constraints {
   std::span<const Unresolved> unresolved() const;
 
   /// First of all: splits classes whose members must do different things, with a copy of `rules`.
+  /// Throws invalid_input where a request names a way that a node does not have.
   void split(Folding& folding, std::vector<SpmdRule>& rules);
   /// May an option (nullptr: none) of a node's rule be taken along a mesh axis?
   using MayTake = std::function<bool(int axis, const SpmdRule::Option*)>;
@@ -64,19 +68,38 @@ class Constraints {
     std::string by;          // "--shard 'w=[data,-]'"
     bool requested = false;  // by the caller, so that a planner that does otherwise contradicts it
   };
+  /// Along which mesh axes a node is cut by each of its ways.
+  struct Cut {
+    std::vector<std::vector<int>> axes;
+    std::string by;
+    std::vector<int> way_of_axis = {};  // Propagation::kWhole: none. After split()
+    NodeDemand demand = {};             // after split()
+  };
+  /// What is asked of one node, as a condition on its strategies.
+  struct Ask {
+    std::string by;
+    std::string verb, what;  // "leave", "'v' [-, {model}]"
+    std::string let;         // of what a planner does not let: "'v' lie [-, {model}]"
+    std::function<bool(const Strategy&)> fits;
+    std::function<std::string(const Strategy&)> instead;  // how a strategy does it; null: not said
+  };
   void allow_empty();
   void request(const std::string& text);
   void pin(ValueId value, const Pin& pin);
+  void pin_operand(NodeId node, size_t operand, const Pin& pin);
   void pin_updates();
-  std::vector<const Pin*> pins_of(const Node& node) const;  // per result; null: free
+  void note_asked_nodes();
+  void find_ways(const RuleOf& rule_of);
+  Required required() const;
+  std::vector<Ask> asks_of(const Node& node, NodeId id) const;
   std::vector<NodeDemand> looser(const NodeDemand& demand) const;
   void relax(const std::vector<Strategy>& strategies, NodeDemand& demand) const;
-  void check_pins(const Node& node, const NodeDemand& demand,
+  void check_asks(const std::vector<Ask>& asks, const Node& node, const NodeDemand& demand,
                   const std::vector<Strategy>& strategies) const;
   void check_held(ValueId id, const NodeDemand& demand) const;
-  void restrict_node(const Node& node, std::vector<Strategy>& strategies, NodeDemand& demand) const;
+  void restrict_node(NodeId id, std::vector<Strategy>& strategies, NodeDemand& demand) const;
   Sharding cut_as(ValueId id, const std::vector<Placements>& masks) const;
-  [[noreturn]] void contradict_planner(const Value& value, const Pin& pin,
+  [[noreturn]] void contradict_planner(const std::string& by, const std::string& value,
                                        const std::string& where) const;
 
   const Graph& graph_;
@@ -88,6 +111,9 @@ class Constraints {
   std::optional<Demands> demands_;
   std::map<std::string, Sharding> pinned_;
   std::map<ValueId, Pin> pins_;
+  std::map<std::pair<NodeId, size_t>, Pin> operands_;
+  std::map<NodeId, Cut> cuts_;
+  std::map<NodeId, std::string> asked_nodes_;
   bool leaves_empty_ = false;
   std::vector<NodeDemand> class_demand_;  // after split(); empty where nothing is demanded
 };

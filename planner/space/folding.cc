@@ -38,9 +38,11 @@ struct Link {
 /// A Graph's nodes, then its input values, and their colours.
 class Items {
  public:
-  Items(const Graph& graph, const std::map<std::string, Sharding>& pinned)
+  Items(const Graph& graph, const std::map<std::string, Sharding>& pinned,
+        const std::map<NodeId, std::string>& marked)
       : graph_(graph),
         pinned_(pinned),
+        marked_(marked),
         node_count_(graph.nodes().size()),
         item_of_(graph.values().size(), 0),
         result_of_(graph.values().size(), 0),
@@ -128,7 +130,11 @@ class Items {
 
   std::vector<Colour> first_colours() const {
     std::vector<Colour> colour;
-    for (const Node& node : graph_.nodes()) colour.push_back(of_text(describe(node)));
+    for (size_t n = 0; n < node_count_; ++n) {
+      const auto mark = marked_.find(static_cast<NodeId>(n));
+      colour.push_back(
+          of_text(describe(graph_.nodes()[n]) + (mark == marked_.end() ? "" : "@" + mark->second)));
+    }
     for (ValueId input : inputs_) {
       colour.push_back(of_text(describe(input) + "#" +
                                std::to_string(static_cast<int>(graph_.value(input).role))));
@@ -172,6 +178,7 @@ class Items {
 
   const Graph& graph_;
   const std::map<std::string, Sharding>& pinned_;
+  const std::map<NodeId, std::string>& marked_;
   size_t node_count_;
   std::vector<ValueId> inputs_;
   std::vector<size_t> item_of_, result_of_;  // by value: what holds or makes it, which result
@@ -181,8 +188,9 @@ class Items {
 
 }  // namespace
 
-Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned) {
-  return Items(graph, pinned).fold();
+Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned,
+             const std::map<NodeId, std::string>& marked) {
+  return Items(graph, pinned, marked).fold();
 }
 
 std::pair<int, int> Folding::origin(const Graph& graph, ValueId id) const {

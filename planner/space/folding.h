@@ -31,7 +31,8 @@ struct Folding {
 /// Weisfeiler-Leman refinement: an item's first colour is its op, attributes (random stream keys
 /// apart) and types; each round adds the colours of what it reads, by operand, and of what reads
 /// it. Six rounds if that leaves few enough classes to plan quickly, fewer otherwise. `pinned`
-/// values differ in their Sharding.
-Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned);
+/// values differ in their Sharding, `marked` nodes in their mark.
+Folding fold(const Graph& graph, const std::map<std::string, Sharding>& pinned,
+             const std::map<NodeId, std::string>& marked = {});
 
 }  // namespace shardrun

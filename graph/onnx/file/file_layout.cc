@@ -14,15 +14,6 @@ constexpr ElementType kTypes[] = {
     {10, DType::f16, 5, true}, {11, DType::f64, 10, false}, {16, DType::bf16, 5, true}};
 constexpr uint64_t kFirstOwn = 4, kLastOwn = 11;
 
-/// Of a field that is a varint.
-uint64_t number_in(std::string_view whole) {
-  size_t at = 0;
-  uint64_t value = 0;
-  read_varint(whole, at, value);  // its tag
-  read_varint(whole, at, value);
-  return value;
-}
-
 }  // namespace
 
 const ElementType* element_type(uint64_t onnx) {

@@ -1,8 +1,8 @@
 // FileLayout: where an ONNX file holds what, byte by byte.
 //
-//   ModelProto  = … 7: GraphProto …
+//   ModelProto  = 1: ir_version … 7: GraphProto … 26: configuration
 //   GraphProto  = … 1: NodeProto … 5: TensorProto …          (node, initializer)
-//   NodeProto   = … 1: input …
+//   NodeProto   = … 1: input … 10: device_configurations (1: configuration_id)
 //   TensorProto = 1: dims, 2: data_type, 4 to 11: numbers by their type, 8: name, 9: raw_data,
 //                 13: external_data (1: key, 2: value), 14: data_location
 #pragma once
@@ -19,9 +19,9 @@
 
 namespace shardrun::importer {
 
-constexpr uint64_t kGraphField = 7;                        // of ModelProto
-constexpr uint64_t kNodeField = 1, kInitialiserField = 5;  // of GraphProto
-constexpr uint64_t kInputField = 1;                        // of NodeProto
+constexpr uint64_t kIrVersionField = 1, kGraphField = 7, kConfigurationField = 26;  // of ModelProto
+constexpr uint64_t kNodeField = 1, kInitialiserField = 5;                           // of GraphProto
+constexpr uint64_t kInputField = 1, kDeviceConfigurationField = 10;                 // of NodeProto
 constexpr uint64_t kDimsField = 1, kDataTypeField = 2, kNameField = 8, kRawDataField = 9,
                    kExternalDataField = 13, kDataLocationField = 14;  // of TensorProto
 constexpr uint64_t kExternal = 1;                                     // of DataLocation

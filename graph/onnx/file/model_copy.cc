@@ -10,6 +10,7 @@
 #include "base/files/output_file.h"
 #include "base/round_up.h"
 #include "graph/onnx/file/byte_edits.h"
+#include "graph/onnx/file/device_configurations.h"
 #include "graph/onnx/file/file_layout.h"
 #include "graph/onnx/file/model_file.h"
 #include "graph/onnx/file/wire.h"
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostFile = (int64_t{1} << 31) - 1;  // protobuf's
+constexpr uint64_t kDeviceIrVersion = 11;              // knows device configurations
 constexpr int64_t kAlignment = 4096;                   // of new external data, to be mapped
 
 int64_t size_of(const Span& span) { return span.end - span.begin; }
@@ -114,6 +116,8 @@ struct ModelCopy::Parts {
   std::map<size_t, Numbers> changed;
   std::map<size_t, std::map<size_t, std::string>> inputs;  // of nodes
   std::set<size_t> removed;                                // nodes
+  std::optional<Annotations::Configuration> configuration;
+  std::map<size_t, NodeAnnotation> annotations;  // of it, by node
   std::vector<Added> added;
 
   /// The edits of one copy.
@@ -145,7 +149,8 @@ class ModelCopy::Parts::Copy {
 
   void write() {
     refuse_shared_bytes();
-    std::vector<Edit> edits = of_graph();
+    std::vector<Edit> edits = of_graph(), beside = of_model();
+    move_behind(beside, edits);
     const int64_t longer = total(edits);
     const auto bytes = static_cast<int64_t>(of_.layout.file.bytes().size()) + longer;
     SR_REQUIRE(longer <= 0 || bytes <= kMostFile, unsupported, output_, ": would have ", bytes,
@@ -228,9 +233,14 @@ class ModelCopy::Parts::Copy {
       adjust_length(of_.layout.initialisers[i].message, edits);
       move_behind(edits, out);
     }
-    for (const auto& [node, inputs] : of_.inputs) {
-      std::vector<Edit> edits = of_node(of_.layout.nodes[node], inputs);
-      adjust_length(of_.layout.nodes[node], edits);
+    for (size_t node = 0; node < of_.layout.nodes.size(); ++node) {
+      if (of_.removed.count(node) > 0) continue;
+      const Message& message = of_.layout.nodes[node];
+      std::vector<Edit> edits, more = of_annotation(node);
+      if (const auto inputs = of_.inputs.find(node); inputs != of_.inputs.end())
+        edits = of_node(message, inputs->second);
+      move_behind(more, edits);
+      adjust_length(message, edits);
       move_behind(edits, out);
     }
     for (const size_t node : of_.removed) {
@@ -301,6 +311,54 @@ class ModelCopy::Parts::Copy {
       ++count;
     }
     if (!more.text.empty()) out.push_back(std::move(more));
+    return out;
+  }
+
+  /// Takes the fields `field` that are messages of this name (their field 1) out of `fields`.
+  void remove_named(uint64_t field, std::string_view fields, const std::string& name,
+                    std::vector<Edit>& edits) const {
+    for_each_field(fields, [&](uint64_t f, auto whole, auto payload) {
+      bool named = false;
+      if (f != field || !payload) return true;
+      for_each_field(*payload, [&](uint64_t inner, auto, auto text) {
+        named = named || (inner == 1 && text && *text == name);
+        return true;
+      });
+      const Span span = of_.layout.span(whole);
+      if (named) edits.push_back({span.begin, size_of(span)});
+      return true;
+    });
+  }
+
+  /// What the node says of the configuration that is set, instead of what it said.
+  std::vector<Edit> of_annotation(size_t node) const {
+    std::vector<Edit> out;
+    if (!of_.configuration) return out;
+    const Span& payload = of_.layout.nodes[node].payload;
+    remove_named(kDeviceConfigurationField, of_.layout.bytes(payload), of_.configuration->name,
+                 out);
+    if (const auto given = of_.annotations.find(node); given != of_.annotations.end())
+      out.push_back(
+          {payload.end, 0, text_field(kDeviceConfigurationField, annotation_bytes(given->second))});
+    return out;
+  }
+
+  /// What stands beside the graph: the configuration, and the IR version that it needs.
+  std::vector<Edit> of_model() const {
+    std::vector<Edit> out;
+    if (!of_.configuration) return out;
+    const std::string_view all = of_.layout.file.bytes();
+    remove_named(kConfigurationField, all, of_.configuration->name, out);
+    const auto end = static_cast<int64_t>(all.size());
+    Edit behind{end, 0, text_field(kConfigurationField, configuration_bytes(*of_.configuration))};
+    uint64_t version = 0;
+    for_each_field(all, [&](uint64_t field, auto whole, auto payload) {
+      if (field == kIrVersionField && !payload) version = number_in(whole);
+      return true;
+    });
+    // Of a field that comes twice the last counts.
+    if (version < kDeviceIrVersion) behind.text += number_field(kIrVersionField, kDeviceIrVersion);
+    out.push_back(std::move(behind));
     return out;
   }
 
@@ -382,6 +440,17 @@ void ModelCopy::remove_node(size_t node) {
   SR_REQUIRE(node < parts_->layout.nodes.size(), invalid_input, parts_->path, ": has no node ",
              node);
   parts_->removed.insert(node);
+}
+
+void ModelCopy::set_configuration(const Annotations::Configuration& configuration) {
+  parts_->configuration = configuration;
+}
+
+void ModelCopy::annotate(size_t node, NodeAnnotation annotation) {
+  SR_REQUIRE(node < parts_->layout.nodes.size(), invalid_input, parts_->path, ": has no node ",
+             node);
+  annotation.configuration = parts_->configuration.value().name;
+  parts_->annotations[node] = std::move(annotation);
 }
 
 std::vector<std::string> ModelCopy::outputs(const std::string& output) const {

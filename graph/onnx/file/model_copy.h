@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/shape.h"
+#include "graph/onnx/annotations.h"
 
 namespace shardrun::importer {
 
@@ -42,6 +43,11 @@ class ModelCopy {
   /// Behind a node's inputs: one more, and empty ones between.
   void set_input(size_t node, size_t input, const std::string& name);
   void remove_node(size_t node);
+  /// Adds a device configuration, of which nodes then say what annotate() gives; one of this name
+  /// goes, with all that nodes say of it. The copy has at least the IR version that knows them, 11.
+  void set_configuration(const Annotations::Configuration& configuration);
+  /// Of the configuration that was set.
+  void annotate(size_t node, NodeAnnotation annotation);
 
   /// The files that write() writes: the model, then external data. These have the names that the
   /// model has for them if `output` is called like its file. Else that of "trained.onnx" is

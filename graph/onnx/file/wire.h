@@ -21,6 +21,15 @@ inline bool read_varint(std::string_view bytes, size_t& at, uint64_t& value) {
   return false;
 }
 
+/// Of a field that is a varint, with its tag.
+inline uint64_t number_in(std::string_view whole) {
+  size_t at = 0;
+  uint64_t value = 0;
+  read_varint(whole, at, value);  // its tag
+  read_varint(whole, at, value);
+  return value;
+}
+
 /// Calls f(field, whole, payload) for each field of a message: `whole` with its tag, `payload` only
 /// for length-delimited ones. False if the bytes are not a message, or f says so.
 template <class F>

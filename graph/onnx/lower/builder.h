@@ -46,6 +46,7 @@ class Builder {
   const Tensor* known(V v) const;  // the contents of a constant, else null
   const std::vector<V>* items(V v) const;
   ValueId id(V v);   // makes a constant a value of the Graph
+  ValueId id_or_none(V v) const { return at(v).id; }  // kNoValue: the Graph does not hold it
   void forget(V v);  // nothing will ask for it any more: a constant that no node reads is dropped
 
   /// Appends a node, or folds it if every input is known, the results are small, and the budget

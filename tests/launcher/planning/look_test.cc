@@ -328,6 +328,76 @@ TEST_F(Look, WhyKeepsToWhatThePlanWasMadeUnder) {
 }
 
 /// Only plans of one model can be compared.
+/// The plan is that of the mesh with the size written out, byte for byte.
+TEST_F(Look, ASizeThatTheRanksTell) {
+  for (const char* mesh : {"data=2,model=4", "data=?,model=4", "data=2,model=?"}) {
+    const Outcome made =
+        folder_.shardrun(std::string("plan gpt.onnx --ranks 8 --mesh '") + mesh + "' -o " +
+                         (mesh[5] == '?'    ? "first"
+                          : mesh[13] == '?' ? "last"
+                                            : "both") +
+                         ".json");
+    ASSERT_EQ(made.status, 0) << describe(made);
+  }
+  EXPECT_EQ(folder_.read("first.json"), folder_.read("both.json"));
+  EXPECT_EQ(folder_.read("last.json"), folder_.read("both.json"));
+  const Outcome none = folder_.shardrun("plan gpt.onnx --ranks 6 --mesh 'data=?,model=4'");
+  EXPECT_NE(none.status, 0);
+  EXPECT_EQ(message(none),
+            "mesh 'data=?,model=4': 6 ranks do not divide by 4, what the other axes have, so no "
+            "size of 'data' fits");
+  const Outcome trained = folder_.shardrun(
+      threads(4), "train gpt.onnx --data text:text.txt --batch 4 --steps 2 --mesh 'r=?*2'");
+  EXPECT_EQ(trained.status, 0) << describe(trained);
+}
+
+/// What a hint would cost is what it costs without the ?.
+TEST_F(Look, HintsArePriced) {
+  const std::string call = "plan gpt.onnx --ranks 4 --mesh data=2,model=2 -o ",
+                    pin = "h.0.mlp.c_fc.weight=[-,-]";
+  const auto seconds = [&](const std::string& name, const std::string& more) {
+    const Outcome made = folder_.shardrun(call + name + more);
+    EXPECT_EQ(made.status, 0) << describe(made);
+    return nlohmann::json::parse(folder_.read(name))["train"]["seconds"].get<double>();
+  };
+  const double without = seconds("without.json", ""),
+               hinted = seconds("hinted.json", " --shard '?" + pin + "'"),
+               forced = seconds("forced.json", " --shard '" + pin + "'");
+  EXPECT_EQ(hinted, without);
+  const nlohmann::json file = nlohmann::json::parse(folder_.read("hinted.json"));
+  ASSERT_EQ(file["hints"].size(), 1U);
+  EXPECT_FALSE(file["hints"][0]["followed"]);
+  EXPECT_DOUBLE_EQ(file["hints"][0]["seconds"], forced - without);
+  EXPECT_GT(forced, without);
+  const Outcome explained = folder_.shardrun("explain hinted.json");
+  EXPECT_EQ(explained.status, 0) << describe(explained);
+  EXPECT_TRUE(says(explained.out, "hints: 0 of 1 followed\n")) << describe(explained);
+  EXPECT_TRUE(says(explained.out, "ms  with '?" + pin + "'\n")) << describe(explained);
+  const Outcome why = folder_.shardrun("explain hinted.json --why h.0.mlp.c_fc.weight");
+  EXPECT_EQ(why.status, 0) << describe(why);
+}
+
+/// The plan in the model's own file, which is then what a plan needs no more flags for.
+TEST_F(Look, AnnotatesTheModel) {
+  const Outcome made = folder_.shardrun(
+      "plan gpt.onnx --mesh data=2,model=2 --planner megatron --annotate sharded.onnx");
+  ASSERT_EQ(made.status, 0) << describe(made);
+  const Outcome again = folder_.shardrun(
+      "plan sharded.onnx --mesh data=2,model=2 --annotations required --planner propagate");
+  EXPECT_EQ(again.status, 0) << describe(again);
+  EXPECT_TRUE(says(again.out, "all_reduce")) << describe(again);
+  const Outcome other = folder_.shardrun("plan sharded.onnx --mesh data=2,model=4");
+  EXPECT_EQ(other.status, 0) << describe(other);
+  EXPECT_TRUE(says(other.out,
+                   "note: annotations are not followed: configuration "
+                   "'data=2,model=2' is for 4 devices"))
+      << describe(other);
+  const Outcome itself = folder_.shardrun("plan gpt.onnx --mesh 2 --annotate gpt.onnx");
+  EXPECT_NE(itself.status, 0) << describe(itself);
+  EXPECT_TRUE(says(itself.err, "--annotate: gpt.onnx is what the model is read from"))
+      << describe(itself);
+}
+
 TEST_F(Look, PlansOfDifferentModelsDoNotCompare) {
   ASSERT_EQ(folder_.shardrun("plan gpt.onnx --ranks 2 -o this.json").status, 0);
   ASSERT_EQ(folder_.shardrun("plan gpt.onnx --batch 4 --ranks 2 -o other.json").status, 0);

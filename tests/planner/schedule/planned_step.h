@@ -88,4 +88,29 @@ inline void expect_trains_as_one(const Graph& graph, const Plan& plan) {
   EXPECT_GT(one.metrics[0].at("loss"), one.metrics[4].at("loss"));  // it did learn
 }
 
+/// Floats for every batch input, from -1 to 1.
+inline std::vector<NamedTensors> float_feeds(const Graph& graph, int steps) {
+  std::mt19937 random(7);
+  NamedTensors feed;
+  for (ValueId id : graph.with_role(Role::batch)) {
+    Tensor tensor(graph.type(id));
+    for (int64_t i = 0; i < tensor.count(); ++i)
+      tensor.as<float>()[i] = std::uniform_real_distribution<float>(-1, 1)(random);
+    feed.emplace(graph.value(id).name, tensor);
+  }
+  return std::vector<NamedTensors>(static_cast<size_t>(steps), feed);
+}
+
+/// The losses of 5 steps are those of one rank, to 1e-6 of them.
+inline void expect_losses_of_one(const Graph& graph, const Plan& plan) {
+  const std::vector<NamedTensors> batches = float_feeds(graph, 5);
+  const Plan one = plan_shardings(graph, Mesh::parse("1"), host_cluster(), {}, rules());
+  const ShardedRun alone = run_sharded(graph, one, batches, 1e-2),
+                   run = run_sharded(graph, plan, batches, 1e-2);
+  for (size_t s = 0; s < batches.size(); ++s) {
+    const double loss = alone.metrics[s].at("loss");
+    EXPECT_NEAR(run.metrics[s].at("loss"), loss, 1e-6 * std::abs(loss)) << "step " << s;
+  }
+}
+
 }  // namespace shardrun::testing

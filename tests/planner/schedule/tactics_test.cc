@@ -136,6 +136,17 @@ TEST(Tactics, AutoLeavesAnAxisToTheSearch) {
   EXPECT_LE(rest.seconds, mixed.seconds * 1.0001);
 }
 
+/// The name of divided axes means all of them, in order.
+TEST(Tactics, SubAxes) {
+  const Graph& graph = gpt(2);
+  const Plan both = plan_of(graph, "r=2*2", {"batch@r"});
+  EXPECT_EQ(layout(both, "tokens").substr(0, 10), "[{r.0,r.1}");
+  EXPECT_EQ(both.values, plan_of(graph, "r=2*2", {"batch@r.0", "batch@r.1"}).values);
+  testing::expect_trains_as_one(graph, both);
+  const Plan mixed = plan_of(graph, "r=2*2", {"batch@r.0", "inner@r.1"});
+  EXPECT_EQ(layout(mixed, "tokens").substr(0, 6), "[{r.0}");
+}
+
 /// A node is computed by all ranks whatever else is cut.
 TEST(Tactics, NodesByOptionOrWhole) {
   const Graph g = perceptron(8, {12, 32, 12});

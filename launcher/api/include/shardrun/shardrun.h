@@ -188,19 +188,26 @@ Model load_model(World& world, const std::string& path, const ModelOptions& opti
 std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path);
 
 struct PlanRequest {
-  std::string mesh = "auto";  // auto; data=2,model=4; 2x4
+  std::string mesh = "auto";  // auto; data=2,model=4; 2x4; data=?,model=4; model=4*2
   /// auto, ilp, beam, plain-ilp; propagate: what tactics and `shard` say and what follows; or a
   /// baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or several joined by +, one for each
   /// mesh axis.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
+  /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node
+  /// in each of its ways. With a ? in front a hint, followed where that costs nothing.
+  /// docs/planners.md
   std::vector<std::string> shard;
   /// "TARGET@AXIS", such as "batch@data", in order: what is cut along each mesh axis. Along an axis
   /// a node does what the first of them says that says anything of it; what none reaches is whole,
   /// unless "auto@AXIS" leaves the axis to the search. docs/planning.md lists the targets.
   std::vector<std::string> tactics;
-  bool strict = false;       // a node that tactics can cut in several ways alike is an error
-  std::string cluster;       // host, h100, h100:4, a file; "": host
+  /// Sharding annotations of the model's file (device_configurations, of IR 11 on): hint, required,
+  /// ignore.
+  std::string annotations = "hint";
+  std::string configuration;  // of the file's device configurations; "": the only one
+  bool strict = false;        // a node that tactics can cut in several ways alike is an error
+  std::string cluster;        // host, h100, h100:4, a file; "": host
   int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have. Without
                              // `ranks`, no more than its share of what its device has
   /// auto: results of the forward pass may be computed again in the backward pass where keeping
@@ -254,8 +261,8 @@ ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOpt
                            const PlanRequest& request,
                            const std::function<void(const Model&)>& on_model = nullptr);
 
-/// How many ranks a mesh of PlanRequest::mesh has; 0: auto, as many as there are. Throws
-/// Failure(call) if it is no mesh.
+/// How many ranks a mesh of PlanRequest::mesh has; 0: auto, or with a size that is unknown: as many
+/// as there are. Throws Failure(call) if it is no mesh.
 int mesh_ranks(const std::string& mesh);
 
 /// Throws Failure(call) with the bytes needed and the limit if no plan fits.
@@ -289,6 +296,13 @@ std::vector<std::string> program_passes();
 /// file that cannot be written.
 void dump_passes(const Model& model, const TrainingPlan& plan, const std::string& folder,
                  const std::string& stop_after = "", int rank = 0);
+
+/// Writes the model's file to `output` with the plan as annotations of its nodes: how they read
+/// inputs and leave outputs, under the device configuration `configuration` ("": called as the mesh
+/// is). Parts of a sum have none. Gives back the files written. Throws Failure(call): files.
+std::vector<std::string> annotate_model(const Model& model, const TrainingPlan& plan,
+                                        const std::string& output,
+                                        const std::string& configuration = "");
 
 /// What a plan file says of the model that it is for. Throws Failure(call) naming the field that is
 /// missing.

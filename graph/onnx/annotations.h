@@ -1,0 +1,67 @@
+// Sharding annotations of an ONNX file: NodeProto.device_configurations, of IR 11 on.
+//
+// They number devices, and name no mesh axes: a tensor that is cut along dim 1 over devices 0 and 1
+// has `cut` {1, 2} and `devices` {{0}, {1}}. On data=2,model=2 the sharding [{data}, -] of a matrix
+// has the cut {0, 2} and the devices {{0, 1}, {2, 3}}.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graph/sharding.h"
+
+namespace shardrun {
+
+/// Which devices hold which shard of a tensor, as a ShardingSpecProto says it.
+struct DeviceSharding {
+  struct CutDim {
+    int64_t dim = 0;  // below 0: counted from the back
+    int64_t shards = 1;
+    /// Of a dim that fuses several, those behind the first are cut, so that shards are no
+    /// consecutive rows.
+    bool scattered = false;
+    friend bool operator==(const CutDim&, const CutDim&) = default;
+  };
+  std::vector<CutDim> cut;
+  std::vector<std::vector<int64_t>> devices;  // by shard, row-major over the dims that are cut
+  friend bool operator==(const DeviceSharding&, const DeviceSharding&) = default;
+};
+
+/// What a node of the main graph says under one configuration.
+struct NodeAnnotation {
+  int64_t node = 0;   // its place in the file
+  std::string label;  // "node 41 'h.0/MatMul'"
+  std::string configuration;
+  std::vector<std::pair<std::string, DeviceSharding>> tensors;  // of its inputs and outputs
+  std::optional<int64_t> pipeline_stage;
+};
+
+struct Annotations {
+  struct Configuration {
+    std::string name;
+    int64_t devices = 0;
+  };
+  std::vector<Configuration> configurations;
+  std::vector<NodeAnnotation> nodes;
+};
+
+/// Of a node of the main graph: what became of it in the Graph.
+struct PlacedNode {
+  int64_t node = 0;               // its place in the file
+  std::vector<std::string> made;  // nodes of the Graph
+  /// Its inputs and outputs that the Graph has: the name in the file and that in the Graph.
+  std::vector<std::pair<std::string, std::string>> inputs, outputs;
+};
+
+/// The Sharding of a tensor of `rank` dims on a mesh whose ranks are the devices, in order. Throws
+/// invalid_input, saying why there is none: no such dim, shards and devices that do not match,
+/// devices that the mesh does not have, hold nothing or several shards, and what no axes of the
+/// mesh make.
+Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, size_t rank);
+/// The inverse, of what is not partial.
+DeviceSharding device_sharding(const Sharding& sharding, const Mesh& mesh);
+
+}  // namespace shardrun

@@ -1,0 +1,220 @@
+// Reading requests, and finding what their names mean.
+#include "planner/space/requests.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "base/at.h"
+#include "base/regex.h"
+#include "graph/passes/channels_last.h"
+
+namespace shardrun {
+namespace {
+
+constexpr size_t kNearNames = 3, kComparedLetters = 200;
+constexpr std::string_view kOfNode = "()";
+
+/// Levenshtein's distance of what begins them.
+size_t distance(std::string_view a, std::string_view b) {
+  a = a.substr(0, kComparedLetters);
+  b = b.substr(0, kComparedLetters);
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, changed});
+    }
+  }
+  return row[b.size()];
+}
+
+/// Names that `regex` occurs in, then those that are spelled like it.
+std::string near_names(const std::vector<std::string>& names, const Regex& regex) {
+  std::vector<std::tuple<bool, size_t, std::string>> all;
+  for (const std::string& name : names)
+    all.emplace_back(!regex.occurs_in(name), distance(regex.pattern(), name), name);
+  const size_t shown = std::min(kNearNames, all.size());
+  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(shown), all.end());
+  std::string out;
+  for (size_t i = 0; i < shown; ++i) out += str(i > 0 ? ", '" : "'", std::get<2>(all[i]), "'");
+  return out;
+}
+
+bool matches(const Regex& regex, std::string_view name) {
+  return regex.matches(name) || (!name.empty() && name[0] == '%' && regex.matches(name.substr(1)));
+}
+
+/// A text taken apart.
+struct Parts {
+  std::string by, value, node;
+  Sharding sharding;
+  bool of_node = false;  // node()
+};
+
+/// The > between a value and a node; npos: there is none.
+size_t find_reader(std::string_view names) {
+  for (size_t i = names.size(); i-- > 1;) {
+    if (names[i] == '>' && names[i - 1] != '\\') return i;
+  }
+  return std::string_view::npos;
+}
+
+Parts take_apart(const std::string& text, const Mesh& mesh) {
+  Parts out;
+  out.by = "--shard '" + text + "'";
+  const std::string rest = required(text);
+  const size_t equals = rest.rfind('=');
+  SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, out.by,
+             ": is not REGEX=SHARDING, as 'h.0.mlp.c_fc.weight=[-,model]' is");
+  const std::string names = rest.substr(0, equals);
+  try {
+    out.sharding = parse_sharding(std::string_view(rest).substr(equals + 1), mesh);
+  } catch (const Error& error) {
+    throw error.with_context(out.by);
+  }
+  // Over an axis of one rank nothing is cut.
+  for (std::vector<int>& axes : out.sharding.dims)
+    std::erase_if(axes, [&](int axis) { return mesh.axis_size(axis) == 1; });
+  std::erase_if(out.sharding.partial,
+                [&](const Sharding::Partial& p) { return mesh.axis_size(p.axis) == 1; });
+  out.of_node = names.size() > kOfNode.size() && names.ends_with(kOfNode);
+  const size_t reader = find_reader(names);
+  if (out.of_node) {
+    out.node = names.substr(0, names.size() - kOfNode.size());
+    SR_REQUIRE(out.sharding.partial.empty(), invalid_input, out.by,
+               ": a node is cut by its ways, one of which leaves parts of a sum: give that the "
+               "axis, and leave out partial(…)");
+  } else if (reader != std::string::npos) {
+    out.value = names.substr(0, reader);
+    out.node = names.substr(reader + 1);
+  } else {
+    out.value = names;
+  }
+  return out;
+}
+
+class Finder {
+ public:
+  Finder(Parts parts, const Graph& graph)
+      : parts_(std::move(parts)), graph_(graph), moved_(moved_channels(graph)) {
+    out_.by = parts_.by;
+  }
+
+  Request run() {
+    if (parts_.of_node) {
+      for (NodeId n : nodes()) out_.cuts.push_back({n, parts_.sharding.dims});
+    } else if (!parts_.node.empty()) {
+      find_readers();
+    } else {
+      find_values();
+    }
+    return std::move(out_);
+  }
+
+ private:
+  std::vector<NodeId> nodes() const {
+    const Regex regex("--shard", parts_.node);
+    std::vector<NodeId> out;
+    std::vector<std::string> names;
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      names.push_back(graph_.nodes()[n].name);
+      if (matches(regex, names.back())) out.push_back(static_cast<NodeId>(n));
+    }
+    SR_REQUIRE(!out.empty(), invalid_input, parts_.by, ": no node's whole name matches; near are ",
+               near_names(names, regex));
+    return out;
+  }
+
+  void find_readers() {
+    const Regex regex("--shard", parts_.value);
+    std::string others;
+    for (NodeId n : nodes()) {
+      const Node& node = graph_.node(n);
+      others += str(others.empty() ? "" : ", ", "node '", node.name, "' reads");
+      for (size_t k = 0; k < node.inputs.size(); ++k) {
+        const std::string& name = graph_.value(node.inputs[k]).name;
+        others += str(k > 0 ? ", '" : " '", name, "'");
+        if (matches(regex, name)) out_.lies.push_back({node.inputs[k], of(node.inputs[k]), n, k});
+      }
+    }
+    SR_REQUIRE(!out_.lies.empty(), invalid_input, parts_.by,
+               ": no operand's whole name matches: ", others);
+  }
+
+  void find_values() {
+    const Regex regex("--shard", parts_.value);
+    std::vector<std::string> names;
+    for (size_t v = 0; v < graph_.values().size(); ++v) {
+      const Value& value = graph_.values()[v];
+      const auto id = static_cast<ValueId>(v);
+      if (value.role == Role::computed && value.producer < 0) continue;
+      names.push_back(value.name);
+      if (matches(regex, value.name)) out_.lies.push_back({id, of(id)});
+    }
+    SR_REQUIRE(!out_.lies.empty(), invalid_input, parts_.by,
+               ": no value's whole name matches; near are ", near_names(names, regex));
+  }
+
+  /// The Sharding as the value lies inside, whose dims the text names as the file has them.
+  Sharding of(ValueId id) const {
+    const Value& value = graph_.value(id);
+    const Sharding& asked = parts_.sharding;
+    SR_REQUIRE(asked.dims.size() == value.type.shape.size(), invalid_input, parts_.by, ": names ",
+               asked.dims.size(), " dims, value '", value.name, "' is ", value.type,
+               "; give each of its ", value.type.shape.size(), " dims an axis or -");
+    SR_REQUIRE(value.role == Role::computed || asked.partial.empty(), invalid_input, parts_.by,
+               ": value '", value.name, "' is made by no node, so it cannot be partial");
+    SR_REQUIRE(value.role != Role::scalar || asked.is_replicated(), invalid_input, parts_.by,
+               ": value '", value.name, "' is one number, which every rank has");
+    Sharding as_it_lies = asked;
+    const std::vector<int64_t>& moved = moved_[at(id)];
+    for (size_t d = 0; d < moved.size(); ++d) as_it_lies.dims[d] = asked.dims[at(moved[d])];
+    return as_it_lies;
+  }
+
+  const Parts parts_;
+  const Graph& graph_;
+  const std::vector<std::vector<int64_t>> moved_;
+  Request out_;
+};
+
+}  // namespace
+
+Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh) {
+  return Finder(take_apart(text, mesh), graph).run();
+}
+
+bool is_hint(std::string_view text) { return !text.empty() && text[0] == '?'; }
+
+std::string required(std::string_view text) {
+  return std::string(is_hint(text) ? text.substr(1) : text);
+}
+
+bool follows(const Plan& plan, const Graph& graph, const Request& request) {
+  return request.cuts.empty() &&
+         std::all_of(request.lies.begin(), request.lies.end(), [&](const Request::Lies& asked) {
+           if (asked.node < 0) {
+             const auto lies = plan.values.find(graph.value(asked.value).name);
+             return lies != plan.values.end() && lies->second == asked.sharding;
+           }
+           const auto node = plan.nodes.find(graph.node(asked.node).name);
+           return node != plan.nodes.end() && node->second.in[asked.operand] == asked.sharding;
+         });
+}
+
+std::string quoted_name(std::string_view name) {
+  constexpr std::string_view kSpecial = R"(\.+*?()|[]{}^$>)";
+  std::string out;
+  for (const char c : name) {
+    if (kSpecial.find(c) != std::string_view::npos) out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+}  // namespace shardrun

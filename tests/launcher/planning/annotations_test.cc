@@ -1,0 +1,237 @@
+// Plans in ONNX files: written as annotations, read as hints or as requirements.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "model.h"
+#include "plan.h"
+#include "shardrun/shardrun.h"
+#include "tests/graph/onnx/build.h"
+
+namespace shardrun {
+namespace {
+
+using testing::TemporaryFolder;
+
+constexpr int64_t kImages = 5;  // samples of the model that brings no loss
+
+class InFiles : public ::testing::Test {
+ protected:
+  InFiles() {
+    GptModel gpt;
+    gpt.layers = 2;
+    gpt.hidden = 32;
+    gpt.heads = 4;
+    gpt.vocab = 64;
+    gpt.context = 16;
+    write_gpt(gpt, path("gpt.onnx"));
+  }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  Model load(World& world, const std::string& name, int64_t batch = 4) const {
+    ModelOptions options;
+    options.batch = batch;
+    if (batch == kImages) options.loss = "cross-entropy";
+    return load_model(world, path(name), options);
+  }
+  ::onnx::ModelProto read(const std::string& name) const {
+    ::onnx::ModelProto model;
+    std::ifstream in(path(name), std::ios::binary);
+    EXPECT_TRUE(model.ParseFromIstream(&in));
+    return model;
+  }
+  void write(const std::string& name, const ::onnx::ModelProto& model) const {
+    testing::write_bytes(path(name), model.SerializeAsString());
+  }
+  std::string refusal(World& world, const Model& model, const PlanRequest& request) const {
+    try {
+      (void)make_plan(world, model, request);
+    } catch (const Failure& e) {
+      EXPECT_EQ(e.kind(), Failure::Kind::call) << e.what();
+      return e.what();
+    }
+    return "nothing";
+  }
+
+  const TemporaryFolder folder_;
+};
+
+PlanRequest on(const std::string& mesh, const std::string& planner = "ilp",
+               const std::string& annotations = "hint") {
+  PlanRequest request;
+  request.mesh = mesh;
+  request.planner = planner;
+  request.annotations = annotations;
+  return request;
+}
+
+/// How many of what the file's nodes read and leave lie alike; what does not goes to `other`.
+int alike(const Model& model, const Plan& a, const Plan& b, std::string& other) {
+  int count = 0;
+  const auto compare = [&](const std::string& what, const Sharding& one, const Sharding& two) {
+    if (!one.partial.empty()) return;
+    if (one == two) {
+      ++count;
+    } else {
+      other += what + " " + to_string(one, a.mesh) + " " + to_string(two, b.mesh) + "\n";
+    }
+  };
+  const Graph& graph = model.impl().train;
+  for (const PlacedNode& node : model.impl().placed) {
+    for (const auto& [tensor, name] : node.outputs) {
+      const auto lies = a.values.find(name);
+      if (lies != a.values.end()) compare(tensor, lies->second, b.values.at(name));
+    }
+    for (const Node& step : graph.nodes()) {
+      if (std::find(node.made.begin(), node.made.end(), step.name) == node.made.end()) continue;
+      for (size_t k = 0; k < step.inputs.size(); ++k) {
+        for (const auto& [tensor, name] : node.inputs) {
+          if (graph.value(step.inputs[k]).name == name)
+            compare(tensor + ">" + step.name, a.nodes.at(step.name).in[k],
+                    b.nodes.at(step.name).in[k]);
+        }
+      }
+    }
+  }
+  return count;
+}
+
+/// A file with its plan gives that plan again, where it is required and all else follows. And runs.
+TEST_F(InFiles, RoundTrips) {
+  WideResNetModel images;
+  images.preset = "wrn-16-4";
+  images.width = 1;
+  write_wide_resnet(images, path("images.onnx"));
+  struct Case {
+    const char *file, *mesh, *planner;
+    int ranks;
+    int64_t batch = 6;
+  };
+  for (const Case& c :
+       {Case{"gpt.onnx", "2", "ilp", 2}, Case{"gpt.onnx", "2x2", "ilp", 4},
+        Case{"gpt.onnx", "2x2", "fsdp", 4}, Case{"gpt.onnx", "2x2", "megatron", 4},
+        Case{"gpt.onnx", "3", "megatron-sp", 3}, Case{"images.onnx", "2", "ilp", 2, kImages}}) {
+    World world = World::threads(c.ranks);
+    const Model model = load(world, c.file, c.batch);
+    const TrainingPlan first = make_plan(world, model, on(c.mesh, c.planner));
+    EXPECT_EQ(annotate_model(model, first, path("out.onnx")), std::vector{path("out.onnx")});
+    const Model again = load(world, "out.onnx", c.batch);
+    EXPECT_FALSE(again.impl().annotations.nodes.empty());
+    const TrainingPlan second = make_plan(world, again, on(c.mesh, "propagate", "required"));
+    std::string other;
+    EXPECT_GT(alike(again, first.impl().train, second.impl().train, other), 50) << c.planner;
+    EXPECT_EQ(other, "") << c.file << ' ' << c.mesh << ' ' << c.planner;
+    const VerifyReport report = verify(world, again, second, {});
+    EXPECT_TRUE(report.verified) << c.planner << ": " << report.mismatch;
+  }
+}
+
+/// As hints they cost nothing: the plan that they come from is the best anyway, and another one's
+/// are followed as far as they are free.
+TEST_F(InFiles, AreHints) {
+  World world = World::threads(4);
+  const Model model = load(world, "gpt.onnx");
+  const TrainingPlan best = make_plan(world, model, on("2x2"));
+  (void)annotate_model(model, best, path("best.onnx"));
+  const TrainingPlan same = make_plan(world, load(world, "best.onnx"), on("2x2"));
+  EXPECT_EQ(same.impl().train.values, best.impl().train.values);
+  EXPECT_GT(same.impl().hints.size(), 50U);
+  for (const HintOutcome& hint : same.impl().hints) EXPECT_TRUE(hint.followed) << hint.text;
+  (void)annotate_model(model, make_plan(world, model, on("2x2", "dp")), path("dp.onnx"));
+  const TrainingPlan mixed = make_plan(world, load(world, "dp.onnx"), on("2x2"));
+  EXPECT_LE(mixed.predicted_seconds(), best.predicted_seconds() * 1.0001);
+  const TrainingPlan ignored = make_plan(world, load(world, "dp.onnx"), on("2x2", "ilp", "ignore"));
+  EXPECT_EQ(ignored.impl().train.values, best.impl().train.values);
+  EXPECT_TRUE(ignored.impl().hints.empty());
+  // The plan's file keeps what became of them.
+  EXPECT_NE(same.json().find("\"hints\""), std::string::npos);
+  EXPECT_EQ(ignored.json().find("\"hints\""), std::string::npos);
+}
+
+TEST_F(InFiles, SeveralConfigurations) {
+  World two = World::threads(2), four = World::threads(4);
+  const Model model = load(two, "gpt.onnx");
+  PlanRequest eight = on("2x4", "megatron");
+  eight.ranks = 8;
+  (void)annotate_model(model, make_plan(two, model, on("2", "dp")), path("one.onnx"), "two");
+  const Model one = load(two, "one.onnx");
+  const TrainingPlan on_eight = make_plan(two, one, eight);
+  EXPECT_EQ(on_eight.impl().annotation_notes,
+            std::vector<std::string>{"annotations are not followed: configuration 'two' is for 2 "
+                                     "devices, mesh a=2,b=4 has 8"});
+  (void)annotate_model(one, on_eight, path("both.onnx"), "eight");
+  const Model both = load(two, "both.onnx");
+  eight.planner = "propagate";
+  eight.annotations = "required";
+  EXPECT_EQ(refusal(two, both, eight),
+            "--annotations required: the model has several device configurations, 'two' (2 "
+            "devices), 'eight' (8 devices); choose one with --configuration");
+  eight.configuration = "eight";
+  std::string other;
+  EXPECT_GT(alike(both, on_eight.impl().train, make_plan(two, both, eight).impl().train, other),
+            50);
+  EXPECT_EQ(other, "");
+  eight.configuration = "nine";
+  EXPECT_EQ(refusal(two, both, eight),
+            "--configuration nine: the model has no such device configuration; it has 'two' (2 "
+            "devices), 'eight' (8 devices)");
+  PlanRequest pair = on("2", "propagate", "required");
+  pair.configuration = "two";
+  EXPECT_EQ(
+      to_string(make_plan(two, both, pair).impl().train.values.at("tokens"), Mesh::parse("2")),
+      "[{a}, -]");
+  pair.mesh = "auto";
+  EXPECT_EQ(
+      refusal(two, both, pair),
+      "--annotations required: configuration 'two' is for 2 devices of some mesh; give it, as "
+      "--mesh data=2,model=4");
+}
+
+/// What is not followed is an error with a name, or a note.
+TEST_F(InFiles, WhatIsNotThere) {
+  World world = World::threads(2);
+  const Model model = load(world, "gpt.onnx");
+  (void)annotate_model(model, make_plan(world, model, on("2")), path("good.onnx"), "two");
+  EXPECT_EQ(refusal(world, model, on("2", "ilp", "required")),
+            "--annotations required: the model has no device configuration");
+  // The inside of attention, which becomes one node here.
+  ::onnx::ModelProto fused = read("good.onnx");
+  auto& nodes = *fused.mutable_graph()->mutable_node();
+  const auto softmax = std::find_if(nodes.begin(), nodes.end(),
+                                    [](const auto& node) { return node.op_type() == "Softmax"; });
+  ASSERT_NE(softmax, nodes.end());
+  auto* own = softmax->device_configurations_size() > 0 ? softmax->mutable_device_configurations(0)
+                                                        : softmax->add_device_configurations();
+  own->set_configuration_id("two");
+  auto* spec = own->add_sharding_spec();
+  spec->set_tensor_name(softmax->output(0));
+  for (const int64_t device : {0, 1}) spec->add_device(device);
+  write("fused.onnx", fused);
+  const Model inside = load(world, "fused.onnx");
+  const std::string sentence = str("annotation of '", softmax->output(0), "' at node ",
+                                   softmax - nodes.begin(), " '", softmax->name(), "': no ");
+  EXPECT_EQ(refusal(world, inside, on("2", "propagate", "required")).substr(0, sentence.size()),
+            sentence);
+  const TrainingPlan noted = make_plan(world, inside, on("2"));
+  ASSERT_EQ(noted.impl().annotation_notes.size(), 1U);
+  EXPECT_EQ(noted.impl().annotation_notes[0].substr(0, sentence.size()), sentence);
+  EXPECT_NE(noted.summary().find("note: annotation of"), std::string::npos) << noted.summary();
+  // Stages are never passed over in silence.
+  own->set_pipeline_stage(1);
+  write("stages.onnx", fused);
+  const Model stages = load(world, "stages.onnx");
+  for (const char* use : {"hint", "required"}) {
+    EXPECT_NE(refusal(world, stages, on("2", "ilp", use))
+                  .find("is of pipeline stage 1 in "
+                        "configuration 'two'"),
+              std::string::npos);
+  }
+  EXPECT_EQ(refusal(world, stages, on("2", "ilp", "ignore")), "nothing");
+  EXPECT_EQ(refusal(world, stages, on("2", "ilp", "maybe")),
+            "annotations 'maybe' is not one of hint, required, ignore");
+}
+
+}  // namespace
+}  // namespace shardrun
