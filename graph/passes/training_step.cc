@@ -69,6 +69,11 @@ constexpr Pass kPasses[] = {
        merge_equal_nodes(step.train);
        merge_equal_nodes(step.evaluation);
      }},
+    {"split_losses",
+     [](TrainingStep& step, const Options&) {
+       split_losses(step.train);
+       split_losses(step.evaluation);
+     }},
     {"order_for_memory",
      [](TrainingStep& step, const Options&) {
        order_for_memory(step.train);

@@ -6,6 +6,11 @@
 
 namespace shardrun {
 
+/// Losses over classes that no cut divides are done in one pass.
+///   top = reduce_max(x), sums = cross_entropy_sums(x, labels, top),
+///   cross_entropy_join(labels, top, sums) → cross_entropy(x, labels)
+void fuse_loss_parts(Program& program, const TakesStep& takes);
+
 /// Where dlosses is not made of the losses (a mean's is 1 / count): a row of logits is read from
 /// memory once, and dx written over it.
 ///   losses, lse = cross_entropy(x, labels), dx = cross_entropy_grad(dlosses, x, labels, lse)
