@@ -5,22 +5,22 @@
 namespace shardrun {
 namespace {
 
-void split(Rebuild& r, const Node& node) {
-  Graph& g = r.to;
-  const ValueId logits = r.at(node.inputs[0]), labels = r.at(node.inputs[1]);
+void split(Graph& g, NodeId id) {
+  const Node node = g.node(id);
+  const ValueId logits = node.inputs[0], labels = node.inputs[1];
   const Shape shape = g.type(logits).shape;
   const auto last = static_cast<int64_t>(shape.size()) - 1;
-  Attrs sums = node.attrs;
-  sums.set("classes", shape.back());
+  Attrs classes = node.attrs;
+  classes.set("classes", shape.back());
   g.phase = node.phase;
   const ValueId top =
       g.add("reduce_max", {logits},
             {{"axes", std::vector<int64_t>{last}}, {"keepdims", int64_t{0}}}, node.name + "/top");
-  const ValueId all = g.add("cross_entropy_sums", {logits, labels, top}, sums, node.name + "/sums");
-  const std::vector<ValueId> made =
-      g.add_node("cross_entropy_join", {labels, top, all}, node.attrs, node.name);
-  for (size_t i = 0; i < made.size(); ++i) r.copied[node.outputs[i]] = made[i];
+  const ValueId sums =
+      g.add("cross_entropy_sums", {logits, labels, top}, classes, node.name + "/sums");
   g.phase = Phase::micro;
+  g.node(id).op = "cross_entropy_join";
+  g.node(id).inputs = {labels, top, sums};
 }
 
 }  // namespace
@@ -30,10 +30,11 @@ bool takes_labels(const Node& node) {
 }
 
 void split_losses(Graph& graph) {
-  graph = rebuild(graph, [](Rebuild& r, const Node& node) {
-    if (node.op == "cross_entropy") return split(r, node);
-    r.copy(node);
-  });
+  const size_t nodes = graph.nodes().size();
+  for (size_t n = 0; n < nodes; ++n) {
+    if (graph.nodes()[n].op == "cross_entropy") split(graph, static_cast<NodeId>(n));
+  }
+  sort_nodes(graph);
 }
 
 }  // namespace shardrun

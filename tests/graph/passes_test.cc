@@ -33,6 +33,35 @@ void expect_mentions(const std::string& text, std::initializer_list<const char*>
     EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
 }
 
+// ------------------------------------------------------------------ losses in parts
+
+/// Two losses, one of them of ignored labels, with their gradients: the parts compute the same and
+/// keep the names.
+TEST(SplitLosses, ComputesTheSameUnderTheSameNames) {
+  Build b;
+  const ValueId x = b.param("x", {4, 3, 7}), labels = b.in("labels", {4, 3}, DType::i64);
+  const std::vector<ValueId> one = b.g.add_node("cross_entropy", {x, labels},
+                                                {{"ignore_index", int64_t{2}}}, "one"),
+                             two = b.g.add_node("cross_entropy", {b.op("neg", {x}), labels}, {},
+                                                "two");
+  const ValueId both = b.op("add", {one[0], two[0]});
+  b.g.loss = b.op("reduce_sum", {both}, {{"axes", Ints{0, 1}}, {"keepdims", int64_t{0}}});
+  b.g.trainable[x] = true;
+  const std::map<ValueId, ValueId> grads = differentiate(b.g, {x});
+  b.g.outputs = {b.g.loss, one[0], two[1], grads.at(x)};
+  Graph parts = b.g;
+  split_losses(parts);
+  check_graph(parts);
+  EXPECT_EQ(count_op(parts, "cross_entropy"), 0);
+  for (const char* op : {"reduce_max", "cross_entropy_sums", "cross_entropy_join"})
+    EXPECT_EQ(count_op(parts, op), 2) << op;
+  EXPECT_EQ(find_op(parts, "cross_entropy_sums")->attrs.i("classes"), 7);
+  EXPECT_EQ(find_op(parts, "cross_entropy_join")->name, "one");
+  ASSERT_EQ(parts.outputs, b.g.outputs);
+  for (ValueId id : parts.outputs) EXPECT_EQ(parts.value(id).name, b.g.value(id).name);
+  expect_same_outputs(b.g, parts, 1e-12);
+}
+
 // ------------------------------------------------------------------ simplification
 
 TEST(RemoveNoOps, LeavesWhatDoesSomething) {

@@ -348,6 +348,71 @@ TEST(FusePatterns, MakesTheLossesWhereTheirGradientIs) {
             p.buffers[static_cast<size_t>(both.out[1])].offset);
 }
 
+/// A loss in parts, as split_losses leaves it.
+struct LossInParts : Loss {
+  LossInParts() {
+    split_losses(g);
+    g.outputs = {losses};
+  }
+  std::string fused_kinds() {
+    start_plan();
+    return kinds(fused());
+  }
+};
+
+TEST(FusePatterns, ALossInPartsIsOneStep) {
+  LossInParts f;
+  f.start_plan();
+  const Program p = f.fused();
+  ASSERT_EQ(kinds(p), "neg cross_entropy");
+  const Step& loss = p.steps[1];
+  EXPECT_EQ(loss.node.inputs, loss.in);
+  EXPECT_EQ(loss.in[0], p.steps[0].out[0]);
+  EXPECT_EQ(loss.out[0], p.outputs[0].buffer);
+  for (const Buffer& b : p.buffers) EXPECT_EQ(b.name.find("losses/"), std::string::npos) << b.name;
+  // And with its gradient.
+  LossInParts both;
+  both.g.outputs.clear();
+  both.gradient(both.batch("d", {DType::f32, {6}}));
+  both.start_plan();
+  EXPECT_EQ(kinds(both.fused()), "neg cross_entropy_and_grad");
+}
+
+TEST(FusePatterns, LeavesPartsOfALossThatOthersRead) {
+  for (const char* part : {"%losses/top", "%losses/sums"}) {
+    LossInParts f;
+    f.g.outputs.push_back(f.g.find(part));
+    ASSERT_NE(f.g.outputs.back(), kNoValue) << part;
+    EXPECT_EQ(f.fused_kinds(), "neg reduce_max cross_entropy_sums cross_entropy_join") << part;
+  }
+}
+
+/// Classes over two ranks: maxima and sums are reduced between the steps, and logits stay cut.
+TEST(FusePatterns, LeavesALossWhoseClassesACutDivides) {
+  LossInParts f;
+  f.mesh = Mesh::parse("a=2");
+  f.start_plan();
+  const Sharding classes = parse_sharding("[-, {a}]", f.mesh),
+                 whole = parse_sharding("[-]", f.mesh), pair = parse_sharding("[-, -]", f.mesh);
+  const auto cut = [&](const char* node, std::vector<Sharding> in, const Sharding& out) {
+    NodePlan plan;
+    plan.in = std::move(in);
+    plan.out = {out};
+    f.plan.nodes[node] = plan;
+  };
+  const Sharding most = parse_sharding("[-] partial(max: a)", f.mesh),
+                 summands = parse_sharding("[-, -] partial(sum: a)", f.mesh);
+  cut("logits", {classes}, classes);
+  cut("losses/top", {classes}, most);
+  cut("losses/sums", {classes, whole, whole}, summands);
+  f.plan.values["x"] = f.plan.values[f.g.value(f.logits).name] = classes;
+  f.plan.values["%losses/top"] = most;
+  f.plan.values["%losses/sums"] = summands;
+  const Program p = f.fused();
+  EXPECT_EQ(kinds(p), "neg reduce_max all_reduce cross_entropy_sums all_reduce cross_entropy_join");
+  EXPECT_EQ(p.steps[3].node.attrs.i("classes"), 9);
+}
+
 TEST(FusePatterns, LeavesALossWhoseGradientIsMadeOfIt) {
   Loss f;
   f.gradient(f.g.add("neg", {f.losses}, {}, "dlosses"));

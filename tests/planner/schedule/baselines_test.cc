@@ -49,6 +49,11 @@ int count_moves(const Graph& graph, const Plan& plan, const std::string& kind, c
   return count;
 }
 
+void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
+  SCOPED_TRACE(planner + " on " + mesh);
+  testing::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
+}
+
 const Graph& step() {
   static const Graph graph = gpt_step(small());
   return graph;
@@ -136,6 +141,30 @@ TEST(Baselines, MegatronsLayout) {
   const Plan plan = plan_of(step(), "megatron", "model=4");
   expect_megatron(step(), plan, "model", false);
   EXPECT_EQ(count_moves(step(), plan, "all_gather", {10, 8, 24}), 1);  // logits, for the loss
+}
+
+/// Where the logits are many, the loss takes them as the head leaves them: what is reduced over the
+/// ranks is a maximum and two sums of each token.
+TEST(Baselines, MegatronsLossOfACutVocabulary) {
+  GptOptions options = small();
+  options.vocab = 1201;
+  const Graph graph = gpt_step(options);
+  for (const auto& [planner, mesh] :
+       std::vector<std::pair<std::string, std::string>>{{"megatron", "model=2"},
+                                                        {"megatron", "model=3"},
+                                                        {"megatron", "model=4"},
+                                                        {"dp+megatron", "data=2,model=2"}}) {
+    SCOPED_TRACE(planner + " on " + mesh);
+    const Plan plan = plan_of(graph, planner, mesh);
+    const std::string rows = planner == "megatron" ? "-" : "{data}";
+    for (const char* logits : {"%MatMul", "%cross_entropy_grad"})
+      EXPECT_EQ(layout(plan, logits), "[" + rows + ", -, {model}]") << logits;
+    for (const char* kind : {"all_gather", "all_to_all", "all_reduce", "reduce_scatter"})
+      EXPECT_EQ(count_moves(graph, plan, kind, {10, 8, 1201}), 0) << kind;
+    EXPECT_EQ(count_moves(graph, plan, "all_reduce", {10, 8}), 1);     // maxima
+    EXPECT_EQ(count_moves(graph, plan, "all_reduce", {10, 8, 2}), 1);  // sums
+    expect_trains_alike(graph, planner, mesh);
+  }
 }
 
 TEST(Baselines, MegatronBesideData) {
@@ -232,11 +261,6 @@ TEST(Baselines, MegatronLeavesRanksWithoutColumns) {
     EXPECT_EQ(layout(plan, "w1"), "[{model}, -]") << mesh;
   }
   EXPECT_EQ(layout(plan_of(g, "megatron", "a=2,b=3"), "w0"), "[-, {a,b}]");
-}
-
-void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
-  SCOPED_TRACE(planner + " on " + mesh);
-  testing::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
 }
 
 class TrainsAlike : public ::testing::TestWithParam<const char*> {};
