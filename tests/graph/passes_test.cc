@@ -39,16 +39,18 @@ void expect_mentions(const std::string& text, std::initializer_list<const char*>
 /// keep the names.
 TEST(SplitLosses, ComputesTheSameUnderTheSameNames) {
   Build b;
-  const ValueId x = b.param("x", {4, 3, 7}), labels = b.in("labels", {4, 3}, DType::i64);
+  const ValueId x = b.param("x", {4, 3, 7}),
+                labels = b.g.add_input("labels", {DType::i64, {4, 3}}, Role::batch);
   const std::vector<ValueId> one = b.g.add_node("cross_entropy", {x, labels},
                                                 {{"ignore_index", int64_t{2}}}, "one"),
                              two = b.g.add_node("cross_entropy", {b.op("neg", {x}), labels}, {},
                                                 "two");
   const ValueId both = b.op("add", {one[0], two[0]});
-  b.g.loss = b.op("reduce_sum", {both}, {{"axes", Ints{0, 1}}, {"keepdims", int64_t{0}}});
+  b.g.loss =
+      b.op("reduce_sum", {both}, {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}});
   b.g.trainable[x] = true;
-  const std::map<ValueId, ValueId> grads = differentiate(b.g, {x});
-  b.g.outputs = {b.g.loss, one[0], two[1], grads.at(x)};
+  const std::vector<ValueId> dx = differentiate(b.g, b.g.loss, std::vector{x});
+  b.g.outputs = {b.g.loss, one[0], two[1], dx[0]};
   Graph parts = b.g;
   split_losses(parts);
   check_graph(parts);
