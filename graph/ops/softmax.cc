@@ -76,7 +76,7 @@ std::vector<TensorType> cross_entropy_grad_infer(const Node& node, std::span<con
 
 // ---- in parts ----
 
-std::vector<TensorType> sums_infer(const Node& node, std::span<const TensorType> in) {
+std::vector<TensorType> cross_entropy_sums_infer(const Node& node, std::span<const TensorType> in) {
   require_operands(in, 3);
   TensorType sums = check_labels(node, in[0], in[1]);
   SR_REQUIRE(in[2].dtype == in[0].dtype && in[2].shape == sums.shape, invalid_input,
@@ -85,7 +85,7 @@ std::vector<TensorType> sums_infer(const Node& node, std::span<const TensorType>
   return {sums};
 }
 
-std::vector<TensorType> join_infer(const Node&, std::span<const TensorType> in) {
+std::vector<TensorType> cross_entropy_join_infer(const Node&, std::span<const TensorType> in) {
   require_operands(in, 3);
   require_index(in[0], "labels");
   require_float(in[1], "top");
@@ -98,20 +98,22 @@ std::vector<TensorType> join_infer(const Node&, std::span<const TensorType> in) 
   return {loss, loss};
 }
 
-Attrs sums_localise(const Node& node, std::span<const TensorType>, LocalBoxes boxes) {
+Attrs cross_entropy_sums_localise(const Node& node, std::span<const TensorType>, LocalBoxes boxes) {
   Attrs attrs = node.attrs;
   attrs.set("offset", attrs.i("offset", 0) + boxes.in[0].back().begin);
   return attrs;
 }
 
-Attrs sums_shrink(const Node& node, std::span<const TensorType>, std::vector<TensorType>& in) {
+Attrs cross_entropy_sums_shrink(const Node& node, std::span<const TensorType>,
+                                std::vector<TensorType>& in) {
   Attrs attrs = node.attrs;
   attrs.set("classes", in[0].shape.back());
   attrs.set("offset", int64_t{0});
   return attrs;
 }
 
-Attrs join_shrink(const Node& node, std::span<const TensorType>, std::vector<TensorType>& in) {
+Attrs cross_entropy_join_shrink(const Node& node, std::span<const TensorType>,
+                                std::vector<TensorType>& in) {
   in[2].shape.back() = 2;
   return node.attrs;
 }
@@ -237,13 +239,13 @@ std::vector<OpDef> softmax_ops() {
        .in_place = {{0, 1}},
        .samples = cross_entropy_samples(LossPart::grad)},
       {.name = "cross_entropy_sums",
-       .infer = sums_infer,
+       .infer = cross_entropy_sums_infer,
        .flops = softmax_flops<3, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
        .model_body = true,
-       .localise = sums_localise,
-       .shrink = sums_shrink,
+       .localise = cross_entropy_sums_localise,
+       .shrink = cross_entropy_sums_shrink,
        .index_bound = [](const Node& node, std::span<const TensorType>,
                          size_t operand) -> std::optional<int64_t> {
          if (operand != 1) return std::nullopt;
@@ -251,11 +253,11 @@ std::vector<OpDef> softmax_ops() {
        },
        .samples = cross_entropy_samples(LossPart::sums)},
       {.name = "cross_entropy_join",
-       .infer = join_infer,
+       .infer = cross_entropy_join_infer,
        .flops = softmax_flops<4, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
-       .shrink = join_shrink,
+       .shrink = cross_entropy_join_shrink,
        .samples = cross_entropy_samples(LossPart::join)},
   };
 }

@@ -74,6 +74,12 @@ constexpr Pass kPasses[] = {
        split_losses(step.train);
        split_losses(step.evaluation);
      }},
+    {"split_attention",
+     [](TrainingStep& step, const Options& options) {
+       if (!options.cut_keys) return;
+       split_attention(step.train);
+       split_attention(step.evaluation);
+     }},
     {"order_for_memory",
      [](TrainingStep& step, const Options&) {
        order_for_memory(step.train);
