@@ -64,6 +64,39 @@ TEST(SplitLosses, ComputesTheSameUnderTheSameNames) {
   expect_same_outputs(b.g, parts, 1e-12);
 }
 
+/// With a mask, a dropout and a slope, and one without; keys that are more than queries.
+TEST(SplitAttention, ComputesTheSameUnderTheSameNames) {
+  Build b;
+  const ValueId q = b.param("q", {2, 3, 4, 5}), k = b.param("k", {2, 3, 6, 5}),
+                v = b.param("v", {2, 3, 6, 2}), mask = b.in("mask", {1, 3, 4, 6}),
+                step = b.g.add_input("step", {DType::i64, {}}, Role::scalar);
+  const ValueId one = b.g.add_node("attention", {q, k, v}, {{"scale", 0.5}}, "one")[0];
+  const ValueId two = b.g.add_node("attention", {q, k, v, mask, step},
+                                   {{"scale", 0.5},
+                                    {"slope", 0.2},
+                                    {"has_mask", int64_t{1}},
+                                    {"dropout", 0.3},
+                                    {"seed", int64_t{5}},
+                                    {"key", int64_t{77}},
+                                    {"global_shape", std::vector<int64_t>{2, 3, 4, 6}},
+                                    {"start", std::vector<int64_t>(4, 0)}},
+                                   "two")[0];
+  b.g.loss = b.op("reduce_sum", {b.op("mul", {one, two})},
+                  {{"axes", std::vector<int64_t>{0, 1, 2, 3}}, {"keepdims", int64_t{0}}});
+  const std::vector<ValueId> grads = differentiate(b.g, b.g.loss, std::vector{q, k, v});
+  b.g.outputs = {b.g.loss, one, two, grads[0], grads[1], grads[2]};
+  Graph parts = b.g;
+  split_attention(parts);
+  check_graph(parts);
+  EXPECT_EQ(count_op(parts, "attention"), 0);
+  for (const char* op : {"attention_top", "attention_sums", "attention_join"})
+    EXPECT_EQ(count_op(parts, op), 2) << op;
+  EXPECT_EQ(find_op(parts, "attention_sums")->attrs.i("keys"), 6);
+  EXPECT_EQ(find_op(parts, "attention_join")->name, "one");
+  ASSERT_EQ(parts.outputs, b.g.outputs);
+  expect_same_outputs(b.g, parts, 1e-12);
+}
+
 // ------------------------------------------------------------------ simplification
 
 TEST(RemoveNoOps, LeavesWhatDoesSomething) {

@@ -326,6 +326,36 @@ TEST(Discovery, Attention) {
             1u);
 }
 
+/// What split_attention makes of one: ranks that have some of the keys have a maximum of maxima,
+/// and summands, also behind a causal mask, one of booleans and dropout.
+TEST(Discovery, AttentionInPartsIsCutByKeys) {
+  const Attrs attrs = {{"scale", 0.125}, {"causal", int64_t{1}}, {"keys", int64_t{64}}};
+  const TensorType q = f32({8, 4, 64, 16}), each = f32({8, 4, 64});
+  EXPECT_EQ(
+      cuts("attention_top", attrs, {q, q}),
+      (Rules{"[S0, S0] -> [S0]", "[S1, S1] -> [S1]", "[S2, -] -> [S2]", "[-, S2] -> [P(max)]"}));
+  EXPECT_EQ(cuts("attention_sums", attrs, {q, q, q, each}),
+            (Rules{"[S0, S0, S0, S0] -> [S0, S0]", "[S1, S1, S1, S1] -> [S1, S1]",
+                   "[S2, -, -, S2] -> [S2, S2]", "[-, S2, S2, -] -> [P(sum), P(sum)]",
+                   "[-, -, S3, -] -> [S3, -]"}));
+  EXPECT_EQ(cuts("attention_join", {}, {each, q, each}),
+            (Rules{"[S0, S0, S0] -> [S0, S0]", "[S1, S1, S1] -> [S1, S1]",
+                   "[S2, S2, S2] -> [S2, S2]", "[-, S3, -] -> [S3, -]"}));
+  Attrs masked = {{"scale", 0.125},
+                  {"has_mask", int64_t{1}},
+                  {"dropout", 0.3},
+                  {"seed", int64_t{1}},
+                  {"key", int64_t{7}},
+                  {"keys", int64_t{64}},
+                  {"global_shape", Ints{8, 4, 32, 64}},
+                  {"start", Ints(4, 0)}};
+  const TensorType few = f32({8, 4, 32, 16}), top = f32({8, 4, 32}), step = i64({});
+  const TensorType mask{DType::boolean, {1, 1, 32, 64}};
+  EXPECT_EQ(cuts("attention_sums", masked, {few, q, q, top, mask, step})
+                .count("[-, S2, S2, -, S3, -] -> [P(sum), P(sum)]"),
+            1u);
+}
+
 TEST(Discovery, RandomUniformIsDrawnWhereItIsWanted) {
   const Attrs attrs = {{"shape", Ints{64, 48}},
                        {"key", int64_t{7}},

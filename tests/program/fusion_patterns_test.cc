@@ -413,6 +413,81 @@ TEST(FusePatterns, LeavesALossWhoseClassesACutDivides) {
   EXPECT_EQ(p.steps[3].node.attrs.i("classes"), 9);
 }
 
+/// Attention in parts, as split_attention leaves it: of 8 keys, with a mask and dropout.
+struct AttentionInParts : Fixture {
+  AttentionInParts() {
+    const ValueId q = batch("q", {DType::f32, {2, 2, 4, 6}}),
+                  k = batch("k", {DType::f32, {2, 2, 8, 6}}),
+                  v = batch("v", {DType::f32, {2, 2, 8, 3}}),
+                  mask = batch("mask", {DType::boolean, {1, 1, 4, 8}}),
+                  step = g.add_input("step", {DType::i64, {}}, Role::scalar);
+    y = g.add_node("attention", {q, k, v, mask, step}, whole, "y")[0];
+    split_attention(g);
+    g.outputs = {y};
+  }
+
+  const Attrs whole = {{"scale", 0.5},
+                       {"has_mask", int64_t{1}},
+                       {"dropout", 0.3},
+                       {"seed", int64_t{5}},
+                       {"key", int64_t{77}},
+                       {"global_shape", std::vector<int64_t>{2, 2, 4, 8}},
+                       {"start", std::vector<int64_t>(4, 0)}};
+  ValueId y = kNoValue;
+};
+
+TEST(FusePatterns, AttentionInPartsIsOneStep) {
+  AttentionInParts f;
+  f.start_plan();
+  const Program p = f.fused();
+  ASSERT_EQ(kinds(p), "attention");
+  const Step& step = p.steps[0];
+  std::vector<std::string> names;
+  for (BufferId b : step.in) names.push_back(p.buffers[static_cast<size_t>(b)].name);
+  EXPECT_EQ(names, (std::vector<std::string>{"q", "k", "v", "mask", "step"}));
+  EXPECT_EQ(step.node.inputs, step.in);
+  EXPECT_FALSE(step.node.attrs.has("keys"));
+  for (const auto& [name, value] : f.whole.all()) EXPECT_EQ(step.node.attrs.all().at(name), value);
+}
+
+TEST(FusePatterns, LeavesPartsOfAttentionThatOthersRead) {
+  for (const char* part : {"%y/top", "%y/sums:0", "%y/sums:1"}) {
+    AttentionInParts f;
+    f.g.outputs.push_back(f.g.find(part));
+    ASSERT_NE(f.g.outputs.back(), kNoValue) << part;
+    f.start_plan();
+    EXPECT_EQ(kinds(f.fused()), "attention_top attention_sums attention_join") << part;
+  }
+}
+
+/// Keys over two ranks: what these find is reduced between the steps.
+TEST(FusePatterns, LeavesAttentionWhoseKeysACutDivides) {
+  AttentionInParts f;
+  f.mesh = Mesh::parse("a=2");
+  f.start_plan();
+  const auto lies = [&](const char* text) { return parse_sharding(text, f.mesh); };
+  const Sharding whole = lies("[-, -, -, -]"), keys = lies("[-, -, {a}, -]"),
+                 columns = lies("[-, -, -, {a}]"), each = lies("[-, -, -]"), none = lies("[]");
+  const auto cut = [&](const char* node, std::vector<Sharding> in, std::vector<Sharding> out) {
+    f.plan.nodes[node].in = std::move(in);
+    f.plan.nodes[node].out = std::move(out);
+  };
+  const Sharding top = lies("[-, -, -] partial(max: a)"), sum = lies("[-, -, -] partial(sum: a)"),
+                 o = lies("[-, -, -, -] partial(sum: a)");
+  cut("y/top", {whole, keys, columns}, {top});
+  cut("y/sums", {whole, keys, keys, each, columns, none}, {o, sum});
+  for (const auto& [value, sharding] :
+       std::vector<std::pair<const char*, Sharding>>{{"k", keys},
+                                                     {"v", keys},
+                                                     {"mask", columns},
+                                                     {"%y/top", top},
+                                                     {"%y/sums:0", o},
+                                                     {"%y/sums:1", sum}})
+    f.plan.values[value] = sharding;
+  EXPECT_EQ(kinds(f.fused()),
+            "attention_top all_reduce attention_sums all_reduce all_reduce attention_join");
+}
+
 TEST(FusePatterns, LeavesALossWhoseGradientIsMadeOfIt) {
   Loss f;
   f.gradient(f.g.add("neg", {f.losses}, {}, "dlosses"));

@@ -273,6 +273,32 @@ INSTANTIATE_TEST_SUITE_P(Baselines, TrainsAlike,
                          ::testing::Values("dp", "zero1", "zero2", "fsdp", "megatron",
                                            "megatron-sp"));
 
+/// Queries cut by one axis and keys by the other: a rank has a block of a head's scores. Maxima,
+/// values and sums are reduced over the ranks that have the same queries.
+TEST(SplitAttention, TrainsAlikeWithQueriesAndKeysCut) {
+  GptOptions options = small();
+  options.heads = 1;
+  options.context = 32;
+  Graph graph = gpt_step(options);
+  split_attention(graph);
+  for (const char* mesh : {"q=2,k=2", "q=1,k=3", "q=1,k=4"}) {
+    SCOPED_TRACE(mesh);
+    PlanOptions how;
+    how.planner = "ilp";
+    how.requests = {"%.*/attention/top=[-,-,q] partial(max: k)",
+                    "%.*/attention/sums:0=[-,-,q,-] partial(sum: k)"};
+    const Plan plan =
+        plan_shardings(graph, Mesh::parse(mesh), host_cluster(), how, rules(), nullptr);
+    std::map<std::string, int> moved;
+    for (const std::string& c : collectives(graph, plan)) {
+      for (const char* part : {"/attention/top", "/attention/sums:0", "/attention/sums:1"})
+        moved[part] += c.find(part) != std::string::npos;
+    }
+    for (const auto& [part, count] : moved) EXPECT_EQ(count, 2) << part;  // one a layer
+    testing::expect_trains_as_one(graph, plan);
+  }
+}
+
 TEST(Baselines, CombinationsTrainAlike) {
   for (const char* planner : {"dp+megatron", "fsdp+megatron", "zero1+megatron-sp", "zero2+dp",
                               "fsdp+megatron-sp", "megatron+fsdp"}) {
