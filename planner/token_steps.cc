@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "graph/passes/training.h"
 #include "planner/rules/axis_ways.h"
 
 namespace shardrun {
@@ -479,8 +480,7 @@ TokenModel find_tokens(const Graph& forward) {
     std::set<ValueId> all;
     for (ValueId id : node.inputs) all.insert(inputs_of(id).begin(), inputs_of(id).end());
     for (ValueId id : node.outputs) inputs_of(id) = all;
-    if (node.op == "cross_entropy" || node.op == "log_softmax")
-      candidates.push_back(node.inputs[0]);
+    if (takes_labels(node) || node.op == "log_softmax") candidates.push_back(node.inputs[0]);
   }
   std::string seen;
   for (size_t i = 0; i < candidates.size(); ++i) {

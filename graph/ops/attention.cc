@@ -6,6 +6,16 @@
 //   A query that sees no key gives y = 0 and lse = -inf. A slope of 1, the usual one, leaves scores
 //   alone; graph attention (Velickovic et al., 2018) has 0.2, and the sum of a number for the query
 //   and one for the key as the product of [a, 1] and [1, b].
+//
+// and the same in the steps that a mesh needs to cut its keys: what ranks find of theirs joins by
+// maximum and sum (split_attention; whole again in Programs that cut no keys):
+//
+//   attention_top(q, k, mask?) -> top [B,H,T]: the highest score; -inf where a query sees no key
+//   attention_sums(q, k, v, top, mask?, step?) -> o [B,H,T,Dv], total [B,H,T]
+//     total sums exp(score - top), o the values weighted by it, after dropout
+//   attention_join(top, o, total) -> y = o / total, lse = top + log(total)
+//
+// `keys` is the number of keys in all, S where a rank has all of them.
 #include "graph/ops/attention.h"
 
 #include "graph/ops/families.h"
@@ -95,6 +105,37 @@ std::vector<TensorType> attention_grad_infer(const Node& node, std::span<const T
   return {in[1], in[2], in[3]};
 }
 
+// ---- in parts ----
+
+std::vector<TensorType> attention_top_infer(const Node& node, std::span<const TensorType> in) {
+  SR_REQUIRE(in.size() >= 2, invalid_input, "attention_top takes at least q and k, got ", in.size(),
+             " operands");
+  std::vector<TensorType> with_values(in.begin(), in.end());
+  with_values.insert(with_values.begin() + 2, in[1]);  // keys in the values' place
+  return {check(node, with_values, 0, 3)};
+}
+
+std::vector<TensorType> attention_sums_infer(const Node& node, std::span<const TensorType> in) {
+  SR_REQUIRE(in.size() >= 4, invalid_input, "attention_sums takes at least q, k, v and top, got ",
+             in.size(), " operands");
+  const TensorType each = check(node, in, 0, 4);
+  SR_REQUIRE(in[3] == each, invalid_input, "attention_sums wants top of ", each, ", got ", in[3]);
+  Shape o = in[0].shape;
+  o[3] = in[2].shape[3];
+  return {{in[0].dtype, o}, each};
+}
+
+std::vector<TensorType> attention_join_infer(const Node&, std::span<const TensorType> in) {
+  require_operands(in, 3);
+  require_float(in[1], "o");
+  SR_REQUIRE(in[1].shape.size() == 4, invalid_input, "o is ", in[1], ", wanted [B,H,T,Dv]");
+  const TensorType each{statistics_type(in[1].dtype),
+                        Shape(in[1].shape.begin(), in[1].shape.end() - 1)};
+  SR_REQUIRE(in[0] == each && in[2] == each, invalid_input, "top is ", in[0], ", total is ", in[2],
+             "; wanted ", each, " for o of ", in[1]);
+  return {in[1], each};
+}
+
 std::vector<ValueId> attention_gradient(GradientContext& c) {
   SR_REQUIRE(c.out_grads[1] == kNoValue, unsupported, "attention '", c.node.name,
              "' has no gradient through its second result (the log of the sum of exponentials)");
@@ -108,8 +149,8 @@ std::vector<ValueId> attention_gradient(GradientContext& c) {
 }
 
 // Queries [qb, …) against keys [kb, …): local position t' sees s' <= t' + qb - kb. (Cut keys are
-// right for the gradient only: with lse given, every key's part stands alone and dq is a partial
-// sum.)
+// right for the gradient and for what is in parts: given lse or top, every key's part stands alone
+// and the ranks' are summands.)
 template <size_t kQ>
 Attrs attention_localise(const Node& node, std::span<const TensorType>, LocalBoxes boxes) {
   Attrs attrs = node.attrs;
@@ -128,6 +169,7 @@ template <size_t kQ>
 Attrs attention_shrink(const Node& node, std::span<const TensorType>, std::vector<TensorType>& in) {
   Attrs attrs = node.attrs;
   attrs.set("q_offset", int64_t{0});
+  if (attrs.has("keys")) attrs.set("keys", in[kQ + 1].shape[2]);
   if (attrs.f("dropout", 0.0) > 0) {
     const Shape& q = in[kQ].shape;
     attrs.set("global_shape", std::vector<int64_t>{q[0], q[1], q[2], in[kQ + 1].shape[2]});
@@ -146,7 +188,18 @@ double attention_flops(const Node& node, std::span<const TensorType> in,
   return 2.0 * seen * pairs * static_cast<double>(kTimesD * q[3] + kTimesDv * v[3]);
 }
 
-std::vector<OpDef::Sample> samples(bool grad) {
+// q k^T and comparisons.
+double attention_top_flops(const Node& node, std::span<const TensorType> in,
+                           std::span<const TensorType>) {
+  const Shape &q = in[0].shape, &k = in[1].shape;
+  const double seen = node.attrs.i("causal", 0) != 0 && q[2] > 1 ? 0.5 : 1.0;
+  return 2.0 * seen * static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(k[2] * q[3]);
+}
+
+enum class AttentionPart { whole, grad, top, sums };
+
+std::vector<OpDef::Sample> samples(AttentionPart part) {
+  const bool grad = part == AttentionPart::grad;
   struct Case {
     Shape q, k, v;
     bool causal;
@@ -182,8 +235,11 @@ std::vector<OpDef::Sample> samples(bool grad) {
     s.attrs = {
         {"scale", 0.5}, {"causal", int64_t{c.causal}}, {"has_mask", int64_t{!c.mask.empty()}}};
     if (c.slope != 1) s.attrs.set("slope", c.slope);
+    if (part == AttentionPart::top) s.in.pop_back();
+    if (part == AttentionPart::sums) s.in.push_back({f32, {c.q[0], c.q[1], c.q[2]}});
+    if (part == AttentionPart::top || part == AttentionPart::sums) s.attrs.set("keys", c.k[2]);
     if (!c.mask.empty()) s.in.push_back({c.mask_type, c.mask});
-    if (c.dropout > 0) {
+    if (c.dropout > 0 && part != AttentionPart::top) {
       s.in.push_back({DType::i64, {}});
       s.attrs.set("dropout", c.dropout);
       s.attrs.set("seed", int64_t{5});
@@ -192,6 +248,16 @@ std::vector<OpDef::Sample> samples(bool grad) {
       s.attrs.set("start", std::vector<int64_t>(4, 0));
     }
     out.push_back(s);
+  }
+  return out;
+}
+
+std::vector<OpDef::Sample> attention_join_samples() {
+  std::vector<OpDef::Sample> out;
+  for (const Shape& o : {Shape{2, 2, 4, 6}, Shape{2, 3, 5, 4}, Shape{1, 2, 3, 1}}) {
+    const TensorType each{DType::f32, {o[0], o[1], o[2]}};
+    out.push_back({{each, {DType::f32, o}, each}});
+    out.back().low = 0.4;  // totals are well above 0
   }
   return out;
 }
@@ -209,7 +275,7 @@ std::vector<OpDef> attention_ops() {
        .model_body = true,
        .localise = attention_localise<0>,
        .shrink = attention_shrink<0>,
-       .samples = samples(false)},
+       .samples = samples(AttentionPart::whole)},
       {.name = "attention_grad",
        .infer = attention_grad_infer,
        .flops = attention_flops<1, 3, 2>,
@@ -217,7 +283,29 @@ std::vector<OpDef> attention_ops() {
        .precision = Precision::follows,
        .localise = attention_localise<1>,
        .shrink = attention_shrink<1>,
-       .samples = samples(true)},
+       .samples = samples(AttentionPart::grad)},
+      {.name = "attention_top",
+       .infer = attention_top_infer,
+       .flops = attention_top_flops,
+       .cost = CostClass::streamed,
+       .precision = Precision::follows,
+       .localise = attention_localise<0>,
+       .shrink = attention_shrink<0>,
+       .samples = samples(AttentionPart::top)},
+      {.name = "attention_sums",
+       .infer = attention_sums_infer,
+       .flops = attention_flops<0, 1, 1>,
+       .cost = CostClass::attention,
+       .precision = Precision::mixed,
+       .localise = attention_localise<0>,
+       .shrink = attention_shrink<0>,
+       .samples = samples(AttentionPart::sums)},
+      {.name = "attention_join",
+       .infer = attention_join_infer,
+       .cost = CostClass::streamed,
+       .precision = Precision::mixed,
+       .in_place = {{0, 1}},
+       .samples = attention_join_samples()},
   };
 }
 

@@ -1,7 +1,19 @@
 // softmax, log_softmax, cross_entropy and their gradients.
 //
-// cross_entropy(logits, labels){ignore_index} -> losses, lse
-// cross_entropy_grad(dlosses, logits, labels, lse){ignore_index, offset} -> dlogits
+//   cross_entropy(logits [.., V], labels [..]){ignore_index} -> losses [..], lse [..]
+//   cross_entropy_grad(dlosses, logits, labels, lse){ignore_index, offset} -> dlogits
+//
+// and the losses in the steps that a mesh needs, which can be cut along the classes: what ranks
+// find of theirs joins by maximum and sum (split_losses; whole again in Programs that cut no
+// classes):
+//
+//   top = reduce_max(logits)
+//   cross_entropy_sums(logits, labels, top){ignore_index, classes, offset} -> sums [.., 2]
+//   cross_entropy_join(labels, top, sums){ignore_index} -> losses, lse
+//
+// sums[.., 0] adds up exp(logits - top), sums[.., 1] is the label's logit; 0 where that is another
+// rank's, or ignored. `offset` is the class of the first logit, of `classes` in all. lse is the log
+// of the sum of exponentials: top + log(sums[.., 0]).
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
 
@@ -62,6 +74,50 @@ std::vector<TensorType> cross_entropy_grad_infer(const Node& node, std::span<con
   return {in[1]};
 }
 
+// ---- in parts ----
+
+std::vector<TensorType> cross_entropy_sums_infer(const Node& node, std::span<const TensorType> in) {
+  require_operands(in, 3);
+  TensorType sums = check_labels(node, in[0], in[1]);
+  SR_REQUIRE(in[2].dtype == in[0].dtype && in[2].shape == sums.shape, invalid_input,
+             "cross_entropy_sums wants the maxima of logits ", in[0], ", got ", in[2]);
+  sums.shape.push_back(2);
+  return {sums};
+}
+
+std::vector<TensorType> cross_entropy_join_infer(const Node&, std::span<const TensorType> in) {
+  require_operands(in, 3);
+  require_index(in[0], "labels");
+  require_float(in[1], "top");
+  Shape sums = in[0].shape;
+  sums.push_back(2);
+  const TensorType loss{statistics_type(in[1].dtype), in[0].shape};
+  SR_REQUIRE(in[1].shape == loss.shape && in[2].dtype == loss.dtype && in[2].shape == sums,
+             invalid_input, "labels are ", in[0], ", top is ", in[1], ", sums are ", in[2],
+             "; wanted a maximum and two sums of each label");
+  return {loss, loss};
+}
+
+Attrs cross_entropy_sums_localise(const Node& node, std::span<const TensorType>, LocalBoxes boxes) {
+  Attrs attrs = node.attrs;
+  attrs.set("offset", attrs.i("offset", 0) + boxes.in[0].back().begin);
+  return attrs;
+}
+
+Attrs cross_entropy_sums_shrink(const Node& node, std::span<const TensorType>,
+                                std::vector<TensorType>& in) {
+  Attrs attrs = node.attrs;
+  attrs.set("classes", in[0].shape.back());
+  attrs.set("offset", int64_t{0});
+  return attrs;
+}
+
+Attrs cross_entropy_join_shrink(const Node& node, std::span<const TensorType>,
+                                std::vector<TensorType>& in) {
+  in[2].shape.back() = 2;
+  return node.attrs;
+}
+
 std::vector<ValueId> cross_entropy_gradient(GradientContext& c) {
   SR_REQUIRE(c.out_grads[1] == kNoValue, unsupported, "cross_entropy '", c.node.name,
              "' has no gradient through its second result (the log of the sum of exponentials)");
@@ -101,7 +157,9 @@ std::vector<OpDef::Sample> softmax_samples(size_t operands) {
   return out;
 }
 
-std::vector<OpDef::Sample> cross_entropy_samples(bool grad) {
+enum class LossPart { whole, grad, sums, join };
+
+std::vector<OpDef::Sample> cross_entropy_samples(LossPart part) {
   std::vector<OpDef::Sample> out;
   for (const Shape& tokens : {Shape{4}, Shape{2, 4}, Shape{3, 5}, Shape{}}) {
     for (const DType label : {DType::i64, DType::i32}) {
@@ -109,9 +167,17 @@ std::vector<OpDef::Sample> cross_entropy_samples(bool grad) {
       logits.push_back(label == DType::i64 ? 6 : 7);
       OpDef::Sample s{{{DType::f32, logits}, {label, tokens}},
                       {{"ignore_index", label == DType::i64 ? int64_t{-100} : int64_t{1}}}};
-      if (grad) {
-        s.in.insert(s.in.begin(), {DType::f32, tokens});
-        s.in.push_back({DType::f32, tokens});
+      const TensorType each{DType::f32, tokens};
+      if (part == LossPart::grad) {
+        s.in.insert(s.in.begin(), each);
+        s.in.push_back(each);
+      } else if (part == LossPart::sums) {
+        s.in.push_back(each);
+        s.attrs.set("classes", logits.back());
+      } else if (part == LossPart::join) {
+        logits.back() = 2;
+        s.in = {{label, tokens}, each, {DType::f32, logits}};
+        s.low = 0.4;  // sums of exponentials are well above 0
       }
       out.push_back(s);
     }
@@ -162,7 +228,7 @@ std::vector<OpDef> softmax_ops() {
        .precision = Precision::follows,
        .model_body = true,
        .index_bound = label_bound<0>,
-       .samples = cross_entropy_samples(false)},
+       .samples = cross_entropy_samples(LossPart::whole)},
       {.name = "cross_entropy_grad",
        .infer = cross_entropy_grad_infer,
        .flops = softmax_flops<4, 1>,
@@ -171,7 +237,28 @@ std::vector<OpDef> softmax_ops() {
        .localise = cross_entropy_grad_localise,
        .index_bound = label_bound<1>,
        .in_place = {{0, 1}},
-       .samples = cross_entropy_samples(true)},
+       .samples = cross_entropy_samples(LossPart::grad)},
+      {.name = "cross_entropy_sums",
+       .infer = cross_entropy_sums_infer,
+       .flops = softmax_flops<3, 0>,
+       .cost = CostClass::streamed,
+       .precision = Precision::follows,
+       .model_body = true,
+       .localise = cross_entropy_sums_localise,
+       .shrink = cross_entropy_sums_shrink,
+       .index_bound = [](const Node& node, std::span<const TensorType>,
+                         size_t operand) -> std::optional<int64_t> {
+         if (operand != 1) return std::nullopt;
+         return node.attrs.i("classes");
+       },
+       .samples = cross_entropy_samples(LossPart::sums)},
+      {.name = "cross_entropy_join",
+       .infer = cross_entropy_join_infer,
+       .flops = softmax_flops<4, 0>,
+       .cost = CostClass::streamed,
+       .precision = Precision::mixed,
+       .shrink = cross_entropy_join_shrink,
+       .samples = cross_entropy_samples(LossPart::join)},
   };
 }
 

@@ -22,7 +22,7 @@ ValueId batch_input_of(const Graph& g, ValueId id) {
 bool attach_accuracy(Graph& graph) {
   const Node* loss = nullptr;
   for (const Node& node : graph.nodes()) {
-    if (node.op != "cross_entropy") continue;
+    if (!takes_labels(node)) continue;
     if (loss != nullptr) return false;
     loss = &node;
   }

@@ -29,6 +29,20 @@ std::string why_no_loss(const Graph& graph);
 /// The ignore_index of a cross_entropy that counts every label: one that no data holds.
 inline constexpr int64_t kNoIgnoredLabel = std::numeric_limits<int32_t>::min();
 
+/// Does the node compare logits, its operand 0, with labels, its operand 1: a cross_entropy, or
+/// what split_losses makes of one?
+bool takes_labels(const Node& node);
+
+/// After differentiate: each cross_entropy becomes a maximum, sums and their join, all of which can
+/// be cut along the classes, as its gradient can (graph/ops/softmax.cc). The join has the name of
+/// the node. Where a plan cuts no classes they are one step (runtime/program/fusion/rewrites.h).
+void split_losses(Graph& graph);
+
+/// After differentiate: each attention becomes the highest scores, sums relative to these and their
+/// join, all of which can be cut along the keys, as its gradient can (graph/ops/attention.cc).
+/// Scores are then computed twice where a plan cuts keys, and elsewhere the three are one step.
+void split_attention(Graph& graph);
+
 /// Adds two f32 metrics to a graph whose loss is one cross_entropy over the labels of a batch
 /// input: "counted", how many labels are not the ignored one, and "correct", for how many of them
 /// the largest logit (the first, of equal ones) is theirs. The second not for models of tokens,

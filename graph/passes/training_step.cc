@@ -69,6 +69,17 @@ constexpr Pass kPasses[] = {
        merge_equal_nodes(step.train);
        merge_equal_nodes(step.evaluation);
      }},
+    {"split_losses",
+     [](TrainingStep& step, const Options&) {
+       split_losses(step.train);
+       split_losses(step.evaluation);
+     }},
+    {"split_attention",
+     [](TrainingStep& step, const Options& options) {
+       if (!options.cut_keys) return;
+       split_attention(step.train);
+       split_attention(step.evaluation);
+     }},
     {"order_for_memory",
      [](TrainingStep& step, const Options&) {
        order_for_memory(step.train);

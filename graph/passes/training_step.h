@@ -24,6 +24,7 @@ struct TrainingStepOptions {
   std::string loss;  // as attach_loss takes it
   OptimizerOptions optimizer;
   bool bf16 = false;
+  bool cut_keys = false;  // attention in parts whose keys can be cut (split_attention)
   /// `evaluation` keeps the model's outputs, under these names; empty: it has none.
   std::vector<std::string> outputs;
   /// The targets of an evaluation that the test has of its own (measure_test_too). Null: none.

@@ -27,10 +27,9 @@ float top_of_row(const TensorView& x, int64_t at, int64_t cols) {
   return top;
 }
 
-// NaN in a row makes the sum NaN.
-TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
+// The sum of exp(x - top); NaN in a row makes it NaN.
+double sum_of_row(const TensorView& x, int64_t at, int64_t cols, float top) {
   alignas(64) float buffer[kBlock];
-  const float top = top_of_row(x, at, cols);
   double total = 0;
   for_blocks(cols, [&](int64_t c, int64_t n) {
     const float* v = floats(x, at + c, n, buffer);
@@ -39,7 +38,12 @@ TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
     for (int64_t i = 0; i < n; ++i) sum += exp(v[i] - top);
     total += static_cast<double>(sum);
   });
-  return {top, total};
+  return total;
+}
+
+TopAndSum scan_row(const TensorView& x, int64_t at, int64_t cols) {
+  const float top = top_of_row(x, at, cols);
+  return {top, sum_of_row(x, at, cols, top)};
 }
 
 // `row`, which may be x's, holds the exponentials until their sum is known.
@@ -255,6 +259,43 @@ void cross_entropy(int64_t ignore, const KernelArgs& args) {
   require_no_bad(bad, labels, classes);
 }
 
+/// Of the classes from `offset` on, of `classes` in all.
+void cross_entropy_sums(int64_t ignore, int64_t offset, int64_t classes, const KernelArgs& args) {
+  const TensorView &logits = args.in[0], &labels = args.in[1], &tops = args.in[2];
+  const int64_t here = logits.type.shape.back();
+  std::atomic<int64_t> bad{-1};
+  auto* sums = args.out[0].as<float>();
+  parallel_ranges(labels.count(), row_grain(here), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float top = get(tops, t);
+      const int64_t label = label_at(labels, t), hit = label - offset;
+      sums[2 * t] =
+          top == kNever ? 0.0f : static_cast<float>(sum_of_row(logits, t * here, here, top));
+      sums[2 * t + 1] = 0;
+      if (label == ignore) continue;
+      if (label < 0 || label >= classes) bad = t;
+      if (hit >= 0 && hit < here) sums[2 * t + 1] = get(logits, t * here + hit);
+    }
+  });
+  require_no_bad(bad, labels, classes);
+}
+
+void cross_entropy_join(int64_t ignore, const KernelArgs& args) {
+  const TensorView &labels = args.in[0], &tops = args.in[1];
+  const auto* sums = args.in[2].as<float>();
+  float *losses = args.out[0].as<float>(), *lses = args.out[1].as<float>();
+  parallel_ranges(labels.count(), row_grain(1), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const double top = static_cast<double>(get(tops, t)),
+                   lse = top + std::log(static_cast<double>(sums[2 * t]));
+      lses[t] = static_cast<float>(lse);
+      losses[t] = label_at(labels, t) == ignore
+                      ? 0.0f
+                      : static_cast<float>(lse - static_cast<double>(sums[2 * t + 1]));
+    }
+  });
+}
+
 /// Row t of the logits' gradient. `hit`: the label's place in the row, if it is in it.
 void dlogits_row(const TensorView& logits, const TensorView& out, int64_t t, float dloss, float lse,
                  int64_t hit, bool ignored) {
@@ -369,6 +410,21 @@ KernelList softmax_kernels() {
              const int64_t ignore = call.node.attrs.i("ignore_index", -100);
              return PreparedKernel{[=](const KernelArgs& args) { cross_entropy(ignore, args); }, 0,
                                    "cpu:simd"};
+           }},
+          {"cross_entropy_sums", "cpu:simd", refuse_other_floats,
+           [](const KernelCall& call) {
+             const Attrs& attrs = call.node.attrs;
+             const int64_t ignore = attrs.i("ignore_index", -100), offset = attrs.i("offset", 0),
+                           classes = attrs.i("classes");
+             return PreparedKernel{
+                 [=](const KernelArgs& args) { cross_entropy_sums(ignore, offset, classes, args); },
+                 0, "cpu:simd"};
+           }},
+          {"cross_entropy_join", "cpu:simd", refuse_other_floats,
+           [](const KernelCall& call) {
+             const int64_t ignore = call.node.attrs.i("ignore_index", -100);
+             return PreparedKernel{
+                 [=](const KernelArgs& args) { cross_entropy_join(ignore, args); }, 0, "cpu:simd"};
            }},
           {"cross_entropy_and_grad", "cpu:simd", refuse_other_floats,
            [](const KernelCall& call) {

@@ -17,12 +17,13 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 // The operands that forward and backward have in common, and the scores of one query row.
 struct AttentionOperands {
   AttentionOperands(const Node& node, const KernelArgs& args, size_t first, size_t rest)
-      : attrs(AttentionAttrs::of(node)),
-        q(load(args.in[first])),
-        k(load(args.in[first + 1])),
-        v(load(args.in[first + 2])) {
-    const Shape &qs = args.in[first].type.shape, &vs = args.in[first + 2].type.shape;
-    B = qs[0], H = qs[1], T = qs[2], D = qs[3], S = vs[2], Dv = vs[3];
+      : attrs(AttentionAttrs::of(node)), q(load(args.in[first])), k(load(args.in[first + 1])) {
+    const Shape &qs = args.in[first].type.shape, &ks = args.in[first + 1].type.shape;
+    B = qs[0], H = qs[1], T = qs[2], D = qs[3], S = ks[2];
+    if (rest > first + 2) {  // else the scores alone are wanted
+      v = load(args.in[first + 2]);
+      Dv = args.in[first + 2].type.shape[3];
+    }
     if (attrs.has_mask) {
       mask = load(args.in[rest]);
       boolean_mask = args.in[rest].type.dtype == DType::boolean;
@@ -75,6 +76,12 @@ struct AttentionOperands {
   RandomStream stream;
 };
 
+double highest_score(const Doubles& scores) {
+  double top = kNever;
+  for (double s : scores) top = std::max(top, s);
+  return top;
+}
+
 void attention(const Node& node, const KernelArgs& args) {
   const AttentionOperands p(node, args, 0, 3);
   Doubles y(static_cast<size_t>(args.out[0].count())),
@@ -83,8 +90,8 @@ void attention(const Node& node, const KernelArgs& args) {
     for (int64_t h = 0; h < p.H; ++h) {
       for (int64_t t = 0; t < p.T; ++t, ++row) {
         const Doubles scores = p.scores(b, h, t).of;
-        double top = kNever, sum = 0;
-        for (double s : scores) top = std::max(top, s);
+        const double top = highest_score(scores);
+        double sum = 0;
         if (top == kNever) {
           lse[static_cast<size_t>(row)] = kNever;
           continue;
@@ -101,6 +108,56 @@ void attention(const Node& node, const KernelArgs& args) {
         }
       }
     }
+  }
+  store(y, args.out[0]);
+  store(lse, args.out[1]);
+}
+
+void attention_top(const Node& node, const KernelArgs& args) {
+  const AttentionOperands p(node, args, 0, 2);
+  Doubles tops;
+  for (int64_t b = 0; b < p.B; ++b) {
+    for (int64_t h = 0; h < p.H; ++h) {
+      for (int64_t t = 0; t < p.T; ++t) tops.push_back(highest_score(p.scores(b, h, t).of));
+    }
+  }
+  store(tops, args.out[0]);
+}
+
+void attention_sums(const Node& node, const KernelArgs& args) {
+  const AttentionOperands p(node, args, 0, 4);
+  const Doubles tops = load(args.in[3]);
+  Doubles o(static_cast<size_t>(args.out[0].count())), totals(tops.size());
+  for (int64_t b = 0, row = 0; b < p.B; ++b) {
+    for (int64_t h = 0; h < p.H; ++h) {
+      for (int64_t t = 0; t < p.T; ++t, ++row) {
+        const auto r = static_cast<size_t>(row);
+        const Doubles scores = p.scores(b, h, t).of;
+        for (int64_t s = 0; s < p.S; ++s) {
+          if (scores[static_cast<size_t>(s)] == kNever) continue;
+          const double weight = std::exp(scores[static_cast<size_t>(s)] - tops[r]);
+          totals[r] += weight;
+          for (int64_t d = 0; d < p.Dv; ++d) {
+            o[static_cast<size_t>(row * p.Dv + d)] +=
+                weight * p.keep(b, h, t, s) *
+                p.v[static_cast<size_t>(((b * p.H + h) * p.S + s) * p.Dv + d)];
+          }
+        }
+      }
+    }
+  }
+  store(o, args.out[0]);
+  store(totals, args.out[1]);
+}
+
+void attention_join(const Node&, const KernelArgs& args) {
+  const Doubles tops = load(args.in[0]), totals = load(args.in[2]);
+  Doubles y = load(args.in[1]), lse(tops.size());
+  const size_t width = tops.empty() ? 0 : y.size() / tops.size();
+  for (size_t t = 0; t < tops.size(); ++t) {
+    const bool none = tops[t] == kNever;
+    lse[t] = none ? kNever : tops[t] + std::log(totals[t]);
+    for (size_t d = 0; d < width; ++d) y[t * width + d] = none ? 0 : y[t * width + d] / totals[t];
   }
   store(y, args.out[0]);
   store(lse, args.out[1]);
@@ -149,7 +206,9 @@ void attention_grad(const Node& node, const KernelArgs& args) {
 }  // namespace
 
 KernelList attention_kernels() {
-  return {plain("attention", attention), plain("attention_grad", attention_grad)};
+  return {plain("attention", attention), plain("attention_grad", attention_grad),
+          plain("attention_top", attention_top), plain("attention_sums", attention_sums),
+          plain("attention_join", attention_join)};
 }
 
 }  // namespace shardrun::reference

@@ -100,6 +100,41 @@ void cross_entropy(const Node& node, const KernelArgs& args) {
   store(lse, args.out[1]);
 }
 
+void cross_entropy_sums(const Node& node, const KernelArgs& args) {
+  const Doubles logits = load(args.in[0]), tops = load(args.in[2]);
+  const std::vector<int64_t> labels = load_labels(args.in[1]);
+  const int64_t ignore = node.attrs.i("ignore_index", -100), offset = node.attrs.i("offset", 0),
+                all = node.attrs.i("classes");
+  const auto classes = static_cast<size_t>(args.in[0].type.shape.back());
+  Doubles sums(2 * labels.size());
+  for (size_t t = 0; t < labels.size(); ++t) {
+    const double* row = logits.data() + t * classes;
+    const bool none = std::isinf(tops[t]) && tops[t] < 0;
+    for (size_t v = 0; v < classes && !none; ++v) sums[2 * t] += std::exp(row[v] - tops[t]);
+    if (labels[t] == ignore) continue;
+    SR_REQUIRE(labels[t] >= 0 && labels[t] < all, invalid_input, "label ", labels[t], " of token ",
+               t, " is outside [0, ", all, ")");
+    const int64_t hit = labels[t] - offset;
+    if (hit >= 0 && hit < static_cast<int64_t>(classes))
+      sums[2 * t + 1] = row[static_cast<size_t>(hit)];
+  }
+  store(sums, args.out[0]);
+}
+
+void cross_entropy_join(const Node& node, const KernelArgs& args) {
+  const std::vector<int64_t> labels = load_labels(args.in[0]);
+  const Doubles tops = load(args.in[1]), sums = load(args.in[2]);
+  const int64_t ignore = node.attrs.i("ignore_index", -100);
+  Doubles loss(labels.size()), lse(labels.size());
+  for (size_t t = 0; t < labels.size(); ++t) {
+    const bool none = std::isinf(tops[t]) && tops[t] < 0;
+    lse[t] = none ? tops[t] : tops[t] + std::log(sums[2 * t]);
+    if (labels[t] != ignore) loss[t] = lse[t] - sums[2 * t + 1];
+  }
+  store(loss, args.out[0]);
+  store(lse, args.out[1]);
+}
+
 void cross_entropy_grad(const Node& node, const KernelArgs& args) {
   const Doubles dloss = load(args.in[0]), lse = load(args.in[3]);
   Doubles logits = load(args.in[1]);
@@ -134,6 +169,8 @@ KernelList softmax_kernels() {
           plain("log_softmax", log_softmax),
           plain("log_softmax_grad", log_softmax_grad),
           plain("cross_entropy", cross_entropy),
+          plain("cross_entropy_sums", cross_entropy_sums),
+          plain("cross_entropy_join", cross_entropy_join),
           plain("cross_entropy_grad", cross_entropy_grad),
           plain("cross_entropy_and_grad", cross_entropy_and_grad)};
 }

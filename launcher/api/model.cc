@@ -312,6 +312,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   options.loss = impl.options.loss;
   options.optimizer = optimizer_options(impl.options);
   options.bf16 = parse_compute_type(impl.options.dtype) == DType::bf16;
+  options.cut_keys = impl.options.cut_keys;
   options.outputs = impl.outputs;
   options.test_targets = [&](const Graph& evaluation) {
     return targets_of_one_batch(impl.options, evaluation);

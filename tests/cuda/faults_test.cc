@@ -59,7 +59,9 @@ TEST(Faults, OfLabels) {
   cuda::Faults faults = faults_on_host();
   cuda::set_faults_of(&here, &faults);
   for (const KernelImpl& impl : cuda::softmax_kernels_on<cuda::OnHost<1>>()) {
-    if (!impl.op.starts_with("cross_entropy") || impl.op == "cross_entropy_grad") continue;
+    if (!impl.op.starts_with("cross_entropy") || impl.op == "cross_entropy_grad" ||
+        impl.op == "cross_entropy_join")
+      continue;
     for (const DType dtype : {DType::i64, DType::i32}) {
       for (const int64_t wrong : {int64_t{-100}, int64_t{4}, int64_t{5}, int64_t{-1}}) {
         Tensor labels({dtype, {tokens}});
@@ -68,10 +70,12 @@ TEST(Faults, OfLabels) {
           convert(&label, DType::i64, labels.as<char>() + t * size_of(dtype), dtype, 1);
         }
         std::vector<Tensor> in = {logits, labels};
-        if (impl.op != "cross_entropy") in.insert(in.begin(), d);
+        if (impl.op == "cross_entropy_and_grad") in.insert(in.begin(), d);
+        if (impl.op == "cross_entropy_sums") in.push_back(d);
         Node node;
         node.op = impl.op;
         node.attrs = {{"ignore_index", int64_t{-100}}};
+        if (impl.op == "cross_entropy_sums") node.attrs.set("classes", classes);
         std::vector<TensorType> types;
         std::vector<TensorView> from, to;
         for (const Tensor& t : in) types.push_back(t.type()), from.push_back(t.view());

@@ -132,6 +132,16 @@ TEST(OpsLocalise, PartsAreThePartsOfTheWhole) {
        {f({5, 3}), i({5})},
        {0, 0},
        {kPartial}},
+      {"cross_entropy_sums",
+       {{"classes", int64_t{7}}, {"ignore_index", int64_t{2}}},
+       {f({5, 7}), i({5}), f({5})},
+       {1, kWhole, kWhole},
+       {kPartial}},
+      {"cross_entropy_sums",
+       {{"classes", int64_t{7}}},
+       {f({5, 7}), i({5}), f({5})},
+       {0, 0, 0},
+       {0}},
   };
   for (const Cut& cut : cuts) {
     for (int64_t ranks : {2, 3, 4}) {

@@ -33,6 +33,70 @@ void expect_mentions(const std::string& text, std::initializer_list<const char*>
     EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
 }
 
+// ------------------------------------------------------------------ losses in parts
+
+/// Two losses, one of them of ignored labels, with their gradients: the parts compute the same and
+/// keep the names.
+TEST(SplitLosses, ComputesTheSameUnderTheSameNames) {
+  Build b;
+  const ValueId x = b.param("x", {4, 3, 7}),
+                labels = b.g.add_input("labels", {DType::i64, {4, 3}}, Role::batch);
+  const std::vector<ValueId> one = b.g.add_node("cross_entropy", {x, labels},
+                                                {{"ignore_index", int64_t{2}}}, "one"),
+                             two = b.g.add_node("cross_entropy", {b.op("neg", {x}), labels}, {},
+                                                "two");
+  const ValueId both = b.op("add", {one[0], two[0]});
+  b.g.loss =
+      b.op("reduce_sum", {both}, {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}});
+  b.g.trainable[x] = true;
+  const std::vector<ValueId> dx = differentiate(b.g, b.g.loss, std::vector{x});
+  b.g.outputs = {b.g.loss, one[0], two[1], dx[0]};
+  Graph parts = b.g;
+  split_losses(parts);
+  check_graph(parts);
+  EXPECT_EQ(count_op(parts, "cross_entropy"), 0);
+  for (const char* op : {"reduce_max", "cross_entropy_sums", "cross_entropy_join"})
+    EXPECT_EQ(count_op(parts, op), 2) << op;
+  EXPECT_EQ(find_op(parts, "cross_entropy_sums")->attrs.i("classes"), 7);
+  EXPECT_EQ(find_op(parts, "cross_entropy_join")->name, "one");
+  ASSERT_EQ(parts.outputs, b.g.outputs);
+  for (ValueId id : parts.outputs) EXPECT_EQ(parts.value(id).name, b.g.value(id).name);
+  expect_same_outputs(b.g, parts, 1e-12);
+}
+
+/// With a mask, a dropout and a slope, and one without; keys that are more than queries.
+TEST(SplitAttention, ComputesTheSameUnderTheSameNames) {
+  Build b;
+  const ValueId q = b.param("q", {2, 3, 4, 5}), k = b.param("k", {2, 3, 6, 5}),
+                v = b.param("v", {2, 3, 6, 2}), mask = b.in("mask", {1, 3, 4, 6}),
+                step = b.g.add_input("step", {DType::i64, {}}, Role::scalar);
+  const ValueId one = b.g.add_node("attention", {q, k, v}, {{"scale", 0.5}}, "one")[0];
+  const ValueId two = b.g.add_node("attention", {q, k, v, mask, step},
+                                   {{"scale", 0.5},
+                                    {"slope", 0.2},
+                                    {"has_mask", int64_t{1}},
+                                    {"dropout", 0.3},
+                                    {"seed", int64_t{5}},
+                                    {"key", int64_t{77}},
+                                    {"global_shape", std::vector<int64_t>{2, 3, 4, 6}},
+                                    {"start", std::vector<int64_t>(4, 0)}},
+                                   "two")[0];
+  b.g.loss = b.op("reduce_sum", {b.op("mul", {one, two})},
+                  {{"axes", std::vector<int64_t>{0, 1, 2, 3}}, {"keepdims", int64_t{0}}});
+  const std::vector<ValueId> grads = differentiate(b.g, b.g.loss, std::vector{q, k, v});
+  b.g.outputs = {b.g.loss, one, two, grads[0], grads[1], grads[2]};
+  Graph parts = b.g;
+  split_attention(parts);
+  check_graph(parts);
+  EXPECT_EQ(count_op(parts, "attention"), 0);
+  for (const char* op : {"attention_top", "attention_sums", "attention_join"})
+    EXPECT_EQ(count_op(parts, op), 2) << op;
+  EXPECT_EQ(find_op(parts, "attention_sums")->attrs.i("keys"), 6);
+  EXPECT_EQ(find_op(parts, "attention_join")->name, "one");
+  ASSERT_EQ(parts.outputs, b.g.outputs);
+  expect_same_outputs(b.g, parts, 1e-12);
+}
+
 // ------------------------------------------------------------------ simplification
 
 TEST(RemoveNoOps, LeavesWhatDoesSomething) {

@@ -195,6 +195,12 @@ TEST(CpuKernels, ShortRows) {
             {make("layer_norm_grad", axis), {x, x, along, each, each, x}, {}},
             {make("rms_norm_grad", axis), {x, x, along, each}, {}},
             {make("cross_entropy", ignore), {x, labels}, {}},
+            {make("cross_entropy_sums", {{"ignore_index", int64_t{1}}, {"classes", columns}}),
+             {x, labels, {dtype, {rows}}},
+             {}},
+            {make("cross_entropy_join", ignore),
+             {labels, {dtype, {rows}}, {DType::f32, {rows, 2}}},
+             {}},
             {make("cross_entropy_grad", ignore), {each, x, labels, each}, {}},
             {make("cross_entropy_and_grad", ignore), {each, x, labels}, {}}};
         for (const char* op : {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod"}) {

@@ -36,6 +36,7 @@ inline Graph written_step(const std::function<void(const std::string& path)>& wr
   attach_optimizer(graph, optimizer);
   fold_casts(graph);
   merge_equal_nodes(graph);
+  split_losses(graph);
   for (auto& [id, source] : graph.sources) {
     if (source.kind != Source::Kind::file) continue;
     Tensor data(graph.type(id));

@@ -348,6 +348,146 @@ TEST(FusePatterns, MakesTheLossesWhereTheirGradientIs) {
             p.buffers[static_cast<size_t>(both.out[1])].offset);
 }
 
+/// A loss in parts, as split_losses leaves it.
+struct LossInParts : Loss {
+  LossInParts() {
+    split_losses(g);
+    g.outputs = {losses};
+  }
+  std::string fused_kinds() {
+    start_plan();
+    return kinds(fused());
+  }
+};
+
+TEST(FusePatterns, ALossInPartsIsOneStep) {
+  LossInParts f;
+  f.start_plan();
+  const Program p = f.fused();
+  ASSERT_EQ(kinds(p), "neg cross_entropy");
+  const Step& loss = p.steps[1];
+  EXPECT_EQ(loss.node.inputs, loss.in);
+  EXPECT_EQ(loss.in[0], p.steps[0].out[0]);
+  EXPECT_EQ(loss.out[0], p.outputs[0].buffer);
+  for (const Buffer& b : p.buffers) EXPECT_EQ(b.name.find("losses/"), std::string::npos) << b.name;
+  // And with its gradient.
+  LossInParts both;
+  both.g.outputs.clear();
+  both.gradient(both.batch("d", {DType::f32, {6}}));
+  both.start_plan();
+  EXPECT_EQ(kinds(both.fused()), "neg cross_entropy_and_grad");
+}
+
+TEST(FusePatterns, LeavesPartsOfALossThatOthersRead) {
+  for (const char* part : {"%losses/top", "%losses/sums"}) {
+    LossInParts f;
+    f.g.outputs.push_back(f.g.find(part));
+    ASSERT_NE(f.g.outputs.back(), kNoValue) << part;
+    EXPECT_EQ(f.fused_kinds(), "neg reduce_max cross_entropy_sums cross_entropy_join") << part;
+  }
+}
+
+/// Classes over two ranks: maxima and sums are reduced between the steps, and logits stay cut.
+TEST(FusePatterns, LeavesALossWhoseClassesACutDivides) {
+  LossInParts f;
+  f.mesh = Mesh::parse("a=2");
+  f.start_plan();
+  const Sharding classes = parse_sharding("[-, {a}]", f.mesh),
+                 whole = parse_sharding("[-]", f.mesh), pair = parse_sharding("[-, -]", f.mesh);
+  const auto cut = [&](const char* node, std::vector<Sharding> in, const Sharding& out) {
+    NodePlan plan;
+    plan.in = std::move(in);
+    plan.out = {out};
+    f.plan.nodes[node] = plan;
+  };
+  const Sharding most = parse_sharding("[-] partial(max: a)", f.mesh),
+                 summands = parse_sharding("[-, -] partial(sum: a)", f.mesh);
+  cut("logits", {classes}, classes);
+  cut("losses/top", {classes}, most);
+  cut("losses/sums", {classes, whole, whole}, summands);
+  f.plan.values["x"] = f.plan.values[f.g.value(f.logits).name] = classes;
+  f.plan.values["%losses/top"] = most;
+  f.plan.values["%losses/sums"] = summands;
+  const Program p = f.fused();
+  EXPECT_EQ(kinds(p), "neg reduce_max all_reduce cross_entropy_sums all_reduce cross_entropy_join");
+  EXPECT_EQ(p.steps[3].node.attrs.i("classes"), 9);
+}
+
+/// Attention in parts, as split_attention leaves it: of 8 keys, with a mask and dropout.
+struct AttentionInParts : Fixture {
+  AttentionInParts() {
+    const ValueId q = batch("q", {DType::f32, {2, 2, 4, 6}}),
+                  k = batch("k", {DType::f32, {2, 2, 8, 6}}),
+                  v = batch("v", {DType::f32, {2, 2, 8, 3}}),
+                  mask = batch("mask", {DType::boolean, {1, 1, 4, 8}}),
+                  step = g.add_input("step", {DType::i64, {}}, Role::scalar);
+    y = g.add_node("attention", {q, k, v, mask, step}, whole, "y")[0];
+    split_attention(g);
+    g.outputs = {y};
+  }
+
+  const Attrs whole = {{"scale", 0.5},
+                       {"has_mask", int64_t{1}},
+                       {"dropout", 0.3},
+                       {"seed", int64_t{5}},
+                       {"key", int64_t{77}},
+                       {"global_shape", std::vector<int64_t>{2, 2, 4, 8}},
+                       {"start", std::vector<int64_t>(4, 0)}};
+  ValueId y = kNoValue;
+};
+
+TEST(FusePatterns, AttentionInPartsIsOneStep) {
+  AttentionInParts f;
+  f.start_plan();
+  const Program p = f.fused();
+  ASSERT_EQ(kinds(p), "attention");
+  const Step& step = p.steps[0];
+  std::vector<std::string> names;
+  for (BufferId b : step.in) names.push_back(p.buffers[static_cast<size_t>(b)].name);
+  EXPECT_EQ(names, (std::vector<std::string>{"q", "k", "v", "mask", "step"}));
+  EXPECT_EQ(step.node.inputs, step.in);
+  EXPECT_FALSE(step.node.attrs.has("keys"));
+  for (const auto& [name, value] : f.whole.all()) EXPECT_EQ(step.node.attrs.all().at(name), value);
+}
+
+TEST(FusePatterns, LeavesPartsOfAttentionThatOthersRead) {
+  for (const char* part : {"%y/top", "%y/sums:0", "%y/sums:1"}) {
+    AttentionInParts f;
+    f.g.outputs.push_back(f.g.find(part));
+    ASSERT_NE(f.g.outputs.back(), kNoValue) << part;
+    f.start_plan();
+    EXPECT_EQ(kinds(f.fused()), "attention_top attention_sums attention_join") << part;
+  }
+}
+
+/// Keys over two ranks: what these find is reduced between the steps.
+TEST(FusePatterns, LeavesAttentionWhoseKeysACutDivides) {
+  AttentionInParts f;
+  f.mesh = Mesh::parse("a=2");
+  f.start_plan();
+  const auto lies = [&](const char* text) { return parse_sharding(text, f.mesh); };
+  const Sharding whole = lies("[-, -, -, -]"), keys = lies("[-, -, {a}, -]"),
+                 columns = lies("[-, -, -, {a}]"), each = lies("[-, -, -]"), none = lies("[]");
+  const auto cut = [&](const char* node, std::vector<Sharding> in, std::vector<Sharding> out) {
+    f.plan.nodes[node].in = std::move(in);
+    f.plan.nodes[node].out = std::move(out);
+  };
+  const Sharding top = lies("[-, -, -] partial(max: a)"), sum = lies("[-, -, -] partial(sum: a)"),
+                 o = lies("[-, -, -, -] partial(sum: a)");
+  cut("y/top", {whole, keys, columns}, {top});
+  cut("y/sums", {whole, keys, keys, each, columns, none}, {o, sum});
+  for (const auto& [value, sharding] :
+       std::vector<std::pair<const char*, Sharding>>{{"k", keys},
+                                                     {"v", keys},
+                                                     {"mask", columns},
+                                                     {"%y/top", top},
+                                                     {"%y/sums:0", o},
+                                                     {"%y/sums:1", sum}})
+    f.plan.values[value] = sharding;
+  EXPECT_EQ(kinds(f.fused()),
+            "attention_top all_reduce attention_sums all_reduce all_reduce attention_join");
+}
+
 TEST(FusePatterns, LeavesALossWhoseGradientIsMadeOfIt) {
   Loss f;
   f.gradient(f.g.add("neg", {f.losses}, {}, "dlosses"));

@@ -16,6 +16,7 @@
 #include <map>
 
 #include "base/round_up.h"
+#include "kernels/cpu/attention/attention_join.h"
 #include "kernels/cpu/attention/attention_pairs.h"
 #include "kernels/cpu/attention/exp_row.h"
 #include "kernels/cpu/families.h"
@@ -33,10 +34,13 @@ constexpr int64_t kKeyBlock = 128;
 
 using GemmPtr = std::shared_ptr<const Gemm>;
 
+// What a call makes: y and lse; gradients; the highest scores; sums relative to given ones.
+enum class Part { whole, grad, top, sums };
+
 // Queries [begin, begin + rows) and the first `keys` of a block of keys.
 struct Tile {
   int64_t begin = 0, rows = 0, keys = 0;
-  GemmPtr scores, values;  // q k^T; p v (forward only)
+  GemmPtr scores, values;  // q k^T; p v (whole and sums)
   GemmPtr dp, dv, dk, dq;  // backward only
 };
 
@@ -48,6 +52,7 @@ struct KeyBlock {
 
 struct Setup {
   AttentionAttrs attrs;
+  Part part = Part::whole;
   int64_t B = 0, H = 0, T = 0, D = 0, S = 0, Dv = 0;
   DType dtype = DType::f32;
   bool boolean_mask = false;
@@ -105,13 +110,21 @@ bool add_packed(Setup& s, const KeyBlock& block, const Tile& t) {
   return true;
 }
 
-std::optional<Setup> cut(const KernelCall& call, bool grad, bool packed, std::string* why) {
+// The operand behind q, k, v and the like: the mask, if there is one.
+size_t rest_of(Part part) {
+  return part == Part::grad ? 6 : part == Part::top ? 2 : part == Part::sums ? 4 : 3;
+}
+
+std::optional<Setup> cut(const KernelCall& call, Part part, bool packed, std::string* why) {
   Setup s;
   s.packed = packed;
+  s.part = part;
   s.attrs = AttentionAttrs::of(call.node);
-  const size_t first = grad ? 1 : 0, rest = grad ? 6 : 3;
-  const Shape &q = call.in[first].shape, &v = call.in[first + 2].shape;
-  s.B = q[0], s.H = q[1], s.T = q[2], s.D = q[3], s.S = v[2], s.Dv = v[3];
+  const bool grad = part == Part::grad;
+  const size_t first = grad ? 1 : 0, rest = rest_of(part);
+  const Shape &q = call.in[first].shape, &k = call.in[first + 1].shape,
+              &v = part == Part::top ? k : call.in[first + 2].shape;
+  s.B = q[0], s.H = q[1], s.T = q[2], s.D = q[3], s.S = k[2], s.Dv = v[3];
   s.dtype = call.in[first].dtype;
   if (s.D == 0 || s.Dv == 0) {
     *why = "wants heads of at least one dim";
@@ -126,7 +139,8 @@ std::optional<Setup> cut(const KernelCall& call, bool grad, bool packed, std::st
   const bool few = s.B * s.H < kFewHeads;
   const int64_t width = grad && few ? kKeyBlock : std::max<int64_t>(s.S, 1);
   const int64_t height = grad && packed ? kTallTile : kTile;
-  if (packed && (!few || s.attrs.causal || s.T <= height || s.S == 0)) return std::nullopt;
+  if (packed && (!few || s.attrs.causal || s.T <= height || s.S == 0 || part == Part::top))
+    return std::nullopt;
   s.tile_rows = std::min(height, s.T);
   const DType d = s.dtype, f32 = DType::f32;
   std::map<std::vector<int64_t>, GemmPtr> made;
@@ -145,10 +159,10 @@ std::optional<Setup> cut(const KernelCall& call, bool grad, bool packed, std::st
         t.scores = product(made, R, s.D, K, {s.D, 1}, {1, s.D}, W, d, f32, false, false, why);
         if (!t.scores) return std::nullopt;
         std::vector<GemmPtr> all = {t.scores};
-        if (!grad) {
+        if (part == Part::whole || part == Part::sums) {
           t.values = product(made, R, K, s.Dv, {W, 1}, {s.Dv, 1}, s.Dv, d, d, false, packed, why);
           all.push_back(t.values);
-        } else {
+        } else if (grad) {
           const DType sum = width < s.S ? f32 : d;  // dq of some keys, or of all
           t.dp = product(made, R, s.Dv, K, {s.Dv, 1}, {1, s.Dv}, W, d, f32, false, packed, why);
           t.dv = product(made, K, R, s.Dv, {1, W}, {s.Dv, 1}, s.Dv, d, f32, true, packed, why);
@@ -171,9 +185,9 @@ std::optional<Setup> cut(const KernelCall& call, bool grad, bool packed, std::st
   return s;
 }
 
-std::optional<Setup> set_up(const KernelCall& call, bool grad, std::string* why) {
-  if (auto packed = cut(call, grad, true, why)) return packed;
-  return cut(call, grad, false, why);
+std::optional<Setup> set_up(const KernelCall& call, Part part, std::string* why) {
+  if (auto packed = cut(call, part, true, why)) return packed;
+  return cut(call, part, false, why);
 }
 
 // Turns raw scores of one query into scale * score, activated, + mask over keys [first, first +
@@ -277,11 +291,41 @@ MatrixView transposed(const MatrixView& m) {
   return {m.data, m.dtype, m.cols, m.rows, m.col_stride, m.row_stride};
 }
 
+// Raw scores of a tile's query become weights of the values, and what its row has beside these is
+// written to `each`: lse, or the sum. False: the highest score is all that is wanted.
+bool weigh_row(const Setup& s, const KernelArgs& args, const TensorView* mask,
+               const RandomStream& stream, int64_t head, int64_t t, int64_t keys, float* row,
+               float* each) {
+  const int64_t b = head / s.H, h = head % s.H;
+  const int64_t seen = finish_scores(s, mask, b, h, t, 0, keys, row, nullptr);
+  float top = kNever;
+  if (s.part == Part::sums) {
+    top = args.in[3].as<float>()[head * s.T + t];
+  } else {
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < seen; ++i) top = row[i] > top ? row[i] : top;
+  }
+  if (s.part == Part::top) {
+    *each = top;
+    return false;
+  }
+  const ExpRow sums = exp_row(row, seen, top);
+  *each = s.part == Part::sums ? sums.sum : sums.lse;
+  if (s.part == Part::whole) {
+#pragma omp simd
+    for (int64_t i = 0; i < seen; ++i) row[i] *= sums.inverse;
+  }
+  std::fill(row + seen, row + keys, 0.0f);
+  if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, 0, seen, row);
+  return true;
+}
+
 void forward(const Setup& s, const KernelArgs& args) {
   const ForwardSpace space(s);
   const int64_t bytes = size_of(s.dtype);
   auto* packed_v = static_cast<char*>(args.workspace);
-  const TensorView* mask = s.attrs.has_mask ? &args.in[3] : nullptr;
+  const TensorView* mask = s.attrs.has_mask ? &args.in[rest_of(s.part)] : nullptr;
+  const bool values = s.part != Part::top;
   const RandomStream stream = stream_of(s, args);
   const std::vector<Tile>& tiles = s.blocks[0].tiles;
   if (s.packed) {
@@ -298,31 +342,23 @@ void forward(const Setup& s, const KernelArgs& args) {
     char* scratch = work + space.scores + space.narrow;
     const char* q = args.in[0].as<char>() + (head * s.T + tile.begin) * s.D * bytes;
     const char* k = args.in[1].as<char>() + head * s.S * s.D * bytes;
-    const void* v =
-        s.packed ? packed_v + head * s.packed_v : rows_of(s, args.in[2], head * s.S, s.S).data;
-    char* y = args.out[0].as<char>() + (head * s.T + tile.begin) * s.Dv * bytes;
-    float* lse = args.out[1].as<float>() + head * s.T + tile.begin;
+    float* each = args.out[values ? 1 : 0].as<float>() + head * s.T + tile.begin;
+    char* y = values ? args.out[0].as<char>() + (head * s.T + tile.begin) * s.Dv * bytes : nullptr;
     if (!tile.scores) {
-      std::memset(y, 0, static_cast<size_t>(tile.rows * s.Dv * bytes));
-      std::fill_n(lse, tile.rows, kNever);
+      if (values) std::memset(y, 0, static_cast<size_t>(tile.rows * s.Dv * bytes));
+      std::fill_n(each, tile.rows, s.part == Part::sums ? 0.0f : kNever);
       return;
     }
     tile.scores->run(q, k, scores, scratch);
     for (int64_t r = 0; r < tile.rows; ++r) {
-      const int64_t b = head / s.H, h = head % s.H, t = tile.begin + r;
       float* row = scores + r * s.S;
-      const int64_t seen = finish_scores(s, mask, b, h, t, 0, tile.keys, row, nullptr);
-      float top = kNever;
-#pragma omp simd reduction(max : top)
-      for (int64_t i = 0; i < seen; ++i) top = row[i] > top ? row[i] : top;
-      const ExpRow sums = exp_row(row, seen, top);
-      lse[r] = sums.lse;
-#pragma omp simd
-      for (int64_t i = 0; i < seen; ++i) row[i] *= sums.inverse;
-      std::fill(row + seen, row + tile.keys, 0.0f);
-      if (s.attrs.dropout > 0) apply_dropout(s, stream, b, h, t, 0, seen, row);
-      if (s.dtype == DType::bf16) narrow_row(row, tile.keys, narrow + r * s.S);
+      if (weigh_row(s, args, mask, stream, head, tile.begin + r, tile.keys, row, each + r) &&
+          s.dtype == DType::bf16)
+        narrow_row(row, tile.keys, narrow + r * s.S);
     }
+    if (!values) return;
+    const void* v =
+        s.packed ? packed_v + head * s.packed_v : rows_of(s, args.in[2], head * s.S, s.S).data;
     const void* p = s.dtype == DType::bf16 ? static_cast<const void*>(narrow) : scores;
     tile.values->run(p, v, y, scratch);
   });
@@ -528,32 +564,37 @@ class Backward {
   const bool bf16_ = s_.dtype == DType::bf16, whole_ = s_.blocks.size() == 1;
 };
 
-void backward(const Setup& s, const KernelArgs& args) { Backward(s, args).run(); }
-
-template <bool kGrad>
-std::optional<std::string> refuses(const KernelCall& call) {
-  if (auto reason = refuse_other_floats(call)) return reason;
-  std::string why;
-  if (!set_up(call, kGrad, &why)) return why;
-  return std::nullopt;
-}
-
-template <bool kGrad>
-PreparedKernel prepare(const KernelCall& call) {
-  std::string why;
-  auto s = set_up(call, kGrad, &why);
-  SR_REQUIRE(s.has_value(), internal, call.node.op, " '", call.node.name, "' was refused: ", why);
-  const int64_t space = kGrad ? BackwardSpace(*s).total : ForwardSpace(*s).total;
-  return {[s = *s](const KernelArgs& args) { kGrad ? backward(s, args) : forward(s, args); }, space,
-          "cpu:tiled"};
+KernelImpl tiled(const char* op, Part part) {
+  const auto refuses = [=](const KernelCall& call) -> std::optional<std::string> {
+    std::string why;
+    if (auto reason = refuse_other_floats(call)) return reason;
+    return set_up(call, part, &why) ? std::nullopt : std::optional(why);
+  };
+  const auto prepare = [=](const KernelCall& call) -> PreparedKernel {
+    std::string why;
+    const auto s = set_up(call, part, &why);
+    SR_REQUIRE(s.has_value(), internal, call.node.op, " '", call.node.name, "' was refused: ", why);
+    if (part == Part::grad)
+      return {[s = *s](const KernelArgs& args) { Backward(s, args).run(); },
+              BackwardSpace(*s).total, "cpu:tiled"};
+    return {[s = *s](const KernelArgs& args) { forward(s, args); }, ForwardSpace(*s).total,
+            "cpu:tiled"};
+  };
+  return {op, "cpu:tiled", refuses, prepare};
 }
 
 }  // namespace
 
 KernelList attention_kernels() {
-  const KernelImpl forward{"attention", "cpu:tiled", refuses<false>, prepare<false>};
-  const KernelImpl backward{"attention_grad", "cpu:tiled", refuses<true>, prepare<true>};
-  return {by_pairs(forward), by_pairs(backward), forward, backward};
+  const KernelImpl forward = tiled("attention", Part::whole),
+                   backward = tiled("attention_grad", Part::grad);
+  return {by_pairs(forward),
+          by_pairs(backward),
+          forward,
+          backward,
+          tiled("attention_top", Part::top),
+          tiled("attention_sums", Part::sums),
+          attention_join()};
 }
 
 }  // namespace shardrun::cpu

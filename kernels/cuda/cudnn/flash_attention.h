@@ -77,6 +77,7 @@ template <class On>
 KernelList flash_attention_kernels_on(const KernelList& products, bool always) {
   KernelList list;
   for (const KernelImpl& impl : products) {
+    if (impl.op != "attention" && impl.op != "attention_grad") continue;
     const auto prepare = [always,
                           products = impl.prepare](const KernelCall& call) -> PreparedKernel {
       const CudnnAttention a = flash_attention_of(call);

@@ -74,6 +74,38 @@ struct ScoreRules {
   }
 };
 
+/// The highest score of a row of products.
+template <class Team>
+SR_HOST_DEVICE float highest_score(const Team& team, const ScoreRules& rules,
+                                   const ScoreRules::Place& place, const float* products,
+                                   int64_t at) {
+  float top = -INFINITY;
+  columns<float>(team, at, rules.keys, [&](auto n, int64_t s) {
+    float v[n()];
+    read(products + at + s, v);
+    for (int i = 0; i < n(); ++i) {
+      const float score = rules.score(place, s + i, v[i]).value;
+      top = score > top ? score : top;
+    }
+  });
+  return team.max(top);
+}
+
+struct HighestScoreRow {
+  static constexpr int kMostTeam = 512;
+  ScoreRules rules;
+  int64_t first_row;  // of the group's among all
+  const float* products;
+  float* tops;  // of all rows
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
+    const ScoreRules::Place place = rules.place(first_row + row);
+    const float top = highest_score(team, rules, place, products, row * rules.keys);
+    if (team.rank() == 0) tops[first_row + row] = top;
+  }
+};
+
 /// From products to weights of the values, which may lie in the same memory if T is float.
 template <class T>
 struct WeightsRow {
@@ -82,22 +114,15 @@ struct WeightsRow {
   int64_t first_row;  // of the group's among all
   const float* products;
   T* weights;
-  float* lse;  // of all rows
+  const float* tops;  // of all rows, which weights then are relative to; null: this row's own
+  float* each;        // of all rows: lse, or with tops the sum
 
   template <class Team>
   SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
     const ScoreRules::Place place = rules.place(first_row + row);
     const int64_t at = row * rules.keys;
-    float top = -INFINITY;
-    columns<float>(team, at, rules.keys, [&](auto n, int64_t s) {
-      float v[n()];
-      read(products + at + s, v);
-      for (int i = 0; i < n(); ++i) {
-        const float score = rules.score(place, s + i, v[i]).value;
-        top = score > top ? score : top;
-      }
-    });
-    top = team.max(top);
+    const float top =
+        tops != nullptr ? tops[first_row + row] : highest_score(team, rules, place, products, at);
     const float shift = top == -INFINITY ? 0.0f : top;
     float sum = 0;
     columns<float>(team, at, rules.keys, [&](auto n, int64_t s) {
@@ -106,7 +131,7 @@ struct WeightsRow {
       for (int i = 0; i < n(); ++i) sum += expf(rules.score(place, s + i, v[i]).value - shift);
     });
     sum = team.sum(sum);
-    const float inverse = top == -INFINITY ? 0.0f : 1.0f / sum;
+    const float inverse = tops != nullptr ? 1.0f : top == -INFINITY ? 0.0f : 1.0f / sum;
     columns<float>(team, at, rules.keys, [&](auto n, int64_t s) {
       float v[n()], keep[n()];
       read(products + at + s, v);
@@ -115,7 +140,32 @@ struct WeightsRow {
         v[i] = expf(rules.score(place, s + i, v[i]).value - shift) * inverse * keep[i];
       write(weights + at + s, v);
     });
-    if (team.rank() == 0) lse[first_row + row] = top == -INFINITY ? top : top + logf(sum);
+    if (team.rank() != 0) return;
+    each[first_row + row] = tops != nullptr ? sum : top == -INFINITY ? top : top + logf(sum);
+  }
+};
+
+/// y = o / total, which may lie where o does, and lse.
+template <class T>
+struct AttentionJoinRow {
+  const float *tops, *totals;
+  const T* o;
+  T* y;
+  float* lse;
+  int64_t width;
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
+    const float top = tops[row], total = totals[row];
+    const float inverse = top == -INFINITY ? 0.0f : 1.0f / total;
+    const int64_t at = row * width;
+    columns<T>(team, at, width, [&](auto n, int64_t c) {
+      float v[n()];
+      read(o + at + c, v);
+      for (float& value : v) value *= inverse;
+      write(y + at + c, v);
+    });
+    if (team.rank() == 0) lse[row] = top == -INFINITY ? top : top + logf(total);
   }
 };
 
@@ -180,13 +230,16 @@ struct AttentionSizes {
   bool gradient;
   DType dtype;
   int64_t mask_at = -1, step_at = -1;  // operands, or -1
+  bool top, sums;                      // attention_top, attention_sums
 
   explicit AttentionSizes(const KernelCall& call) {
     gradient = call.node.op == "attention_grad";
-    const size_t first = gradient ? 1 : 0, rest = gradient ? 6 : 3;
-    const Shape &q = call.in[first].shape, &v = call.in[first + 2].shape;
+    top = call.node.op == "attention_top", sums = call.node.op == "attention_sums";
+    const size_t first = gradient ? 1 : 0, rest = gradient ? 6 : top ? 2 : sums ? 4 : 3;
+    const Shape &q = call.in[first].shape, &k = call.in[first + 1].shape;
     heads = q[0] * q[1], heads_of_batch = q[1];
-    queries = q[2], width = q[3], keys = v[2], value_width = v[3];
+    queries = q[2], width = q[3], keys = k[2];
+    value_width = top ? 1 : call.in[first + 2].shape[3];
     dtype = call.in[first].dtype;
     const AttentionAttrs attrs = AttentionAttrs::of(call.node);
     if (attrs.has_mask) mask_at = static_cast<int64_t>(rest);
@@ -241,13 +294,14 @@ class AttentionByProducts {
  public:
   AttentionByProducts(const KernelCall& call, bool tf32)
       : size_(call), rules_(rules_of(call.node, size_, call)) {
-    const auto [heads, t, s, d, dv, h, group, gradient, dtype, mask, step] = size_;
+    const auto [heads, t, s, d, dv, h, group, gradient, dtype, mask, step, top, sums] = size_;
     const DType f32 = DType::f32;
     const auto make = [&](int64_t m, int64_t n, int64_t k, bool a, bool b, DType out) {
       products_.emplace_back(dense_product(group, m, n, k, a, b, dtype, out, tf32));
       product_bytes_ = std::max(product_bytes_, products_.back().workspace_bytes());
     };
     make(t, s, d, false, true, f32);  // q k'
+    if (top) return;
     if (!gradient) {
       make(t, dv, s, false, false, dtype);  // weights v
     } else {
@@ -305,11 +359,20 @@ class AttentionByProducts {
     const auto& z = size_;
     const Scratch s = scratch(args);
     const T *q = at<T>(args.in[0], head, z.queries, z.width),
-            *k = at<T>(args.in[1], head, z.keys, z.width),
-            *v = at<T>(args.in[2], head, z.keys, z.value_width);
+            *k = at<T>(args.in[1], head, z.keys, z.width);
     T* weights = static_cast<T*>(s.narrow_first);
     products_[0].run(args, k, q, s.first, s.rest);
-    const WeightsRow<T> body{rules, head * z.queries, s.first, weights, args.out[1].as<float>()};
+    if (z.top) {
+      const HighestScoreRow body{rules, head * z.queries, s.first, args.out[0].as<float>()};
+      return On::rows(args, z.group * z.queries, z.keys / 4, body, "attention_top");
+    }
+    const T* v = at<T>(args.in[2], head, z.keys, z.value_width);
+    const WeightsRow<T> body{rules,
+                             head * z.queries,
+                             s.first,
+                             weights,
+                             z.sums ? args.in[3].as<float>() : nullptr,
+                             args.out[1].as<float>()};
     On::rows(args, z.group * z.queries, z.keys / 4, body, "attention");
     products_[1].run(args, v, weights, at<T>(args.out[0], head, z.queries, z.value_width), s.rest);
   }
@@ -350,21 +413,41 @@ PreparedKernel prepare_attention(const KernelCall& call, bool tf32) {
 
 inline Refusal refuse_attention(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
-  if (auto reason = refuse_more(call, call.node.op == "attention" ? 5 : 8, 3,
+  if (auto reason = refuse_more(call, call.node.op == "attention_grad" ? 8 : 6, 3,
                                 {"scale", "slope", "causal", "has_mask", "q_offset", "dropout",
-                                 "seed", "key", "global_shape", "start"}))
+                                 "seed", "key", "global_shape", "start", "keys"}))
     return reason;
   if (AttentionSizes(call).is_empty()) return "has an empty operand";
   return std::nullopt;
 }
 
 template <class On>
+PreparedKernel prepare_attention_join(const KernelCall& call) {
+  const int64_t rows = element_count(call.in[0].shape), width = call.in[1].shape.back();
+  const auto run = [=, dtype = call.in[1].dtype](const KernelArgs& args) {
+    with_element(dtype, [&](auto element) {
+      using T = decltype(element);
+      const AttentionJoinRow<T> body{args.in[0].as<float>(),  args.in[2].as<float>(),
+                                     args.in[1].as<T>(),      args.out[0].as<T>(),
+                                     args.out[1].as<float>(), width};
+      On::rows(args, rows, width / 4, body, "attention_join");
+    });
+  };
+  return {run, 0, "cuda:own"};
+}
+
+template <class On>
 KernelList attention_kernels_on(bool tf32) {
   KernelList list;
-  for (const char* op : {"attention", "attention_grad"}) {
+  for (const char* op : {"attention", "attention_grad", "attention_top", "attention_sums"}) {
     list.push_back({op, "cuda:products", refuse_attention,
                     [=](const KernelCall& call) { return prepare_attention<On>(call, tf32); }});
   }
+  const auto refuses = [](const KernelCall& call) -> Refusal {
+    if (auto reason = refuse_other_floats(call)) return reason;
+    return refuse_more(call, 3, 2, {});
+  };
+  list.push_back({"attention_join", "cuda:own", refuses, prepare_attention_join<On>});
   return list;
 }
 

@@ -140,6 +140,51 @@ SR_HOST_DEVICE void write_slopes(const Team& team, const Lines& lines, int64_t r
   });
 }
 
+/// Of the classes from `offset` on, of `classes` in all: the sum of exp(logit - top), and the logit
+/// of a label that is among them.
+template <class T>
+struct CrossEntropySumsRow {
+  const T *logits, *tops;
+  Labels labels;
+  float* sums;
+  Lines lines;
+  int64_t offset, classes;
+  Fault* unknown;  // a label of no class
+
+  template <class Team>
+  SR_HOST_DEVICE void operator()(const Team& team, int64_t row) const {
+    const int64_t label = labels[row], first = lines.at(row), hit = label - offset;
+    const float top = as_float(tops[row]), from = top == -INFINITY ? 0.0f : top;
+    float sum = 0;
+    elements<T>(team, lines, row, [&](auto n, int64_t at) {
+      float v[n()];
+      read(logits + at, v);
+      for (float each : v) sum += exp_for<T>(each - from);
+    });
+    sum = team.sum(sum);
+    if (team.rank() != 0) return;
+    const bool ignored = label == labels.ignore;
+    if (!ignored && (label < 0 || label >= classes)) report(unknown, label, row);
+    sums[2 * row] = sum;
+    sums[2 * row + 1] =
+        !ignored && hit >= 0 && hit < lines.length ? as_float(logits[first + hit]) : 0.0f;
+  }
+};
+
+template <class T>
+struct CrossEntropyJoin {
+  const T* tops;
+  Labels labels;
+  const float* sums;
+  float *loss, *lse;
+
+  SR_HOST_DEVICE void operator()(int64_t row) const {
+    const float log_sum = log_sum_of({as_float(tops[row]), sums[2 * row]});
+    lse[row] = log_sum;
+    loss[row] = labels[row] == labels.ignore ? 0.0f : log_sum - sums[2 * row + 1];
+  }
+};
+
 /// Teams of a few warps, so that some sum while others read.
 template <class T>
 struct CrossEntropyRow {
@@ -256,12 +301,52 @@ PreparedKernel prepare_cross_entropy(const KernelCall& call) {
 }
 
 template <class On>
+PreparedKernel prepare_cross_entropy_sums(const KernelCall& call) {
+  const TensorType& logits = call.in[0];
+  Lines lines = Lines::of(logits.shape, logits.shape.size() - 1);
+  lines.count = element_count(call.in[1].shape);  // of no classes too
+  const int64_t ignore = call.node.attrs.i("ignore_index", -100),
+                offset = call.node.attrs.i("offset", 0), classes = call.node.attrs.i("classes");
+  const auto run = [=, dtype = logits.dtype](const KernelArgs& args) {
+    with_element(dtype, [&](auto element) {
+      using T = decltype(element);
+      const CrossEntropySumsRow<T> body{args.in[0].as<T>(),
+                                        args.in[2].as<T>(),
+                                        Labels(args.in[1], ignore),
+                                        args.out[0].as<float>(),
+                                        lines,
+                                        offset,
+                                        classes,
+                                        fault_of(args.stream, "label", "token", classes)};
+      run_lines<On>(args, lines, sizeof(T), body, "cross_entropy_sums");
+    });
+  };
+  return {run, 0, "cuda:own"};
+}
+
+template <class On>
+PreparedKernel prepare_cross_entropy_join(const KernelCall& call) {
+  const int64_t ignore = call.node.attrs.i("ignore_index", -100),
+                count = element_count(call.in[0].shape);
+  const auto run = [=, dtype = call.in[1].dtype](const KernelArgs& args) {
+    with_element(dtype, [&](auto element) {
+      using T = decltype(element);
+      const CrossEntropyJoin<T> body{args.in[1].as<T>(), Labels(args.in[0], ignore),
+                                     args.in[2].as<float>(), args.out[0].as<float>(),
+                                     args.out[1].as<float>()};
+      On::each(args, count, body, "cross_entropy_join");
+    });
+  };
+  return {run, 0, "cuda:own"};
+}
+
+template <class On>
 KernelList softmax_kernels_on() {
   KernelList list;
   const auto add = [&](const char* op, auto prepare, size_t operands, size_t results) {
     const auto refuses = [=](const KernelCall& call) -> Refusal {
       if (auto reason = refuse_other_floats(call)) return reason;
-      return refuse_more(call, operands, results, {"axis", "ignore_index", "offset"});
+      return refuse_more(call, operands, results, {"axis", "ignore_index", "offset", "classes"});
     };
     list.push_back({op, "cuda:own", refuses, prepare});
   };
@@ -272,6 +357,8 @@ KernelList softmax_kernels_on() {
   add("cross_entropy", prepare_cross_entropy<On>, 2, 2);
   add("cross_entropy_grad", prepare_cross_entropy<On>, 4, 1);
   add("cross_entropy_and_grad", prepare_cross_entropy<On>, 3, 2);
+  add("cross_entropy_sums", prepare_cross_entropy_sums<On>, 3, 1);
+  add("cross_entropy_join", prepare_cross_entropy_join<On>, 3, 2);
   return list;
 }
 

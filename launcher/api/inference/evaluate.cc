@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "checkpoint/resume.h"
+#include "graph/passes/training.h"
 #include "plan.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
@@ -28,8 +29,8 @@ TrainOptions to_evaluate(TrainOptions options) {
 
 /// Is the loss a cross entropy over tokens, of a model of tokens?
 bool predicts_tokens(const Graph& evaluation) {
-  const bool compares = std::any_of(evaluation.nodes().begin(), evaluation.nodes().end(),
-                                    [](const Node& n) { return n.op == "cross_entropy"; });
+  const bool compares =
+      std::any_of(evaluation.nodes().begin(), evaluation.nodes().end(), takes_labels);
   return compares && evaluation.metrics.count("correct") == 0 &&
          tokens_per_batch(batch_fields(evaluation)) > 0;
 }

@@ -302,6 +302,16 @@ std::vector<CalibrationOp> other_calls() {
     const TensorType loss{DType::f32, {s[0]}};
     return call("cross_entropy_grad", {}, {loss, {t, s}, {DType::i64, {s[0]}}, loss});
   }));
+  out.push_back(by_bytes("cross_entropy_sums", "", [](DType t, double n) {
+    const Shape s = matrix(n);
+    return call("cross_entropy_sums", {{"classes", s[1]}},
+                {{t, s}, {DType::i64, {s[0]}}, {t, {s[0]}}});
+  }));
+  out.push_back(by_bytes("cross_entropy_join", "", [](DType t, double n) {
+    const int64_t tokens = whole(n);
+    return call("cross_entropy_join", {},
+                {{DType::i64, {tokens}}, {t, {tokens}}, {DType::f32, {tokens, 2}}});
+  }));
   out.push_back(by_bytes("batch_norm_grad", "", [](DType t, double n) {
     const TensorType x{t, {whole(n / 1024), 4, 4, 64}}, c{DType::f32, {64}};
     return call("batch_norm_grad",

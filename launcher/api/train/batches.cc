@@ -113,7 +113,7 @@ IndexUse index_use(const Graph& graph, ValueId id) {
       const OpDef& op = op_def(node.op);
       int64_t bound = 0;
       if (op.index_bound) bound = op.index_bound(node, graph.types(node.inputs), i).value_or(0);
-      if (node.op == "cross_entropy" && i == 1) {
+      if (takes_labels(node) && i == 1) {
         use.is_target = true;
         const int64_t ignore = node.attrs.i("ignore_index", -100);
         use.ignore = ignore == kNoIgnoredLabel ? std::nullopt : std::optional(ignore);

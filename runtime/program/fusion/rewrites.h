@@ -6,6 +6,16 @@
 
 namespace shardrun {
 
+/// Losses over classes that no cut divides are done in one pass.
+///   top = reduce_max(x), sums = cross_entropy_sums(x, labels, top),
+///   cross_entropy_join(labels, top, sums) → cross_entropy(x, labels)
+void fuse_loss_parts(Program& program, const TakesStep& takes);
+
+/// Attention that no cut divides along its keys is done in one pass.
+///   top = attention_top(q, k), o, total = attention_sums(q, k, v, top),
+///   attention_join(top, o, total) → attention(q, k, v)
+void fuse_attention_parts(Program& program, const TakesStep& takes);
+
 /// Where dlosses is not made of the losses (a mean's is 1 / count): a row of logits is read from
 /// memory once, and dx written over it.
 ///   losses, lse = cross_entropy(x, labels), dx = cross_entropy_grad(dlosses, x, labels, lse)

@@ -49,6 +49,11 @@ int count_moves(const Graph& graph, const Plan& plan, const std::string& kind, c
   return count;
 }
 
+void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
+  SCOPED_TRACE(planner + " on " + mesh);
+  testing::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
+}
+
 const Graph& step() {
   static const Graph graph = gpt_step(small());
   return graph;
@@ -139,6 +144,30 @@ TEST(Baselines, MegatronsLayout) {
   const Plan plan = plan_of(step(), "megatron", "model=4");
   expect_megatron(step(), plan, "model", false);
   EXPECT_EQ(count_moves(step(), plan, "all_gather", {10, 8, 24}), 1);  // logits, for the loss
+}
+
+/// Where the logits are many, the loss takes them as the head leaves them: what is reduced over the
+/// ranks is a maximum and two sums of each token.
+TEST(Baselines, MegatronsLossOfACutVocabulary) {
+  GptOptions options = small();
+  options.vocab = 1201;
+  const Graph graph = gpt_step(options);
+  for (const auto& [planner, mesh] :
+       std::vector<std::pair<std::string, std::string>>{{"megatron", "model=2"},
+                                                        {"megatron", "model=3"},
+                                                        {"megatron", "model=4"},
+                                                        {"dp+megatron", "data=2,model=2"}}) {
+    SCOPED_TRACE(planner + " on " + mesh);
+    const Plan plan = plan_of(graph, planner, mesh);
+    const std::string rows = planner == "megatron" ? "-" : "{data}";
+    for (const char* logits : {"%MatMul", "%cross_entropy_grad"})
+      EXPECT_EQ(layout(plan, logits), "[" + rows + ", -, {model}]") << logits;
+    for (const char* kind : {"all_gather", "all_to_all", "all_reduce", "reduce_scatter"})
+      EXPECT_EQ(count_moves(graph, plan, kind, {10, 8, 1201}), 0) << kind;
+    EXPECT_EQ(count_moves(graph, plan, "all_reduce", {10, 8}), 1);     // maxima
+    EXPECT_EQ(count_moves(graph, plan, "all_reduce", {10, 8, 2}), 1);  // sums
+    expect_trains_alike(graph, planner, mesh);
+  }
 }
 
 TEST(Baselines, MegatronBesideData) {
@@ -237,11 +266,6 @@ TEST(Baselines, MegatronLeavesRanksWithoutColumns) {
   EXPECT_EQ(layout(plan_of(g, "megatron", "a=2,b=3"), "w0"), "[-, {a,b}]");
 }
 
-void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
-  SCOPED_TRACE(planner + " on " + mesh);
-  testing::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
-}
-
 class TrainsAlike : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TrainsAlike, OnTwoThreeAndFourRanks) {
@@ -251,6 +275,34 @@ TEST_P(TrainsAlike, OnTwoThreeAndFourRanks) {
 INSTANTIATE_TEST_SUITE_P(Baselines, TrainsAlike,
                          ::testing::Values("dp", "zero1", "zero2", "fsdp", "megatron",
                                            "megatron-sp"));
+
+/// Queries cut by one axis and keys by the other: a rank has a block of a head's scores.
+TEST(SplitAttention, TrainsAlikeWithQueriesAndKeysCut) {
+  GptOptions options = small();
+  options.heads = 1;
+  options.context = 32;
+  Graph graph = gpt_step(options);
+  split_attention(graph);
+  for (const std::string name : {"q=2,k=2", "k=2", "k=3", "k=4"}) {
+    SCOPED_TRACE(name);
+    const Mesh mesh = Mesh::parse(name);
+    const int keys = mesh.axis_count() - 1;
+    const std::string rows = keys > 0 ? "[-,-,q]" : "[-,-,-]";
+    PlanOptions how;
+    how.planner = "ilp";
+    how.requests = {"%.*/attention/top=" + rows + " partial(max: k)",
+                    "%.*/attention/sums:1=" + rows + " partial(sum: k)"};
+    const Plan plan = plan_shardings(graph, mesh, host_cluster(), how, rules(), nullptr);
+    for (const char* layer : {"h.0.", "h.1."}) {
+      for (const char* part : {"top", "sums"}) {
+        const NodePlan& node = plan.nodes.at(str(layer, "MatMul_2/attention/", part));
+        EXPECT_EQ(node.in[0].dims[2].size(), static_cast<size_t>(keys)) << layer << part;
+        EXPECT_EQ(node.in[1].dims[2], std::vector<int>{keys}) << layer << part;
+      }
+    }
+    testing::expect_trains_as_one(graph, plan);
+  }
+}
 
 TEST(Baselines, CombinationsTrainAlike) {
   for (const char* planner : {"dp+megatron", "fsdp+megatron", "zero1+megatron-sp", "zero2+dp",

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 
+#include "graph/op_def.h"
 #include "planner/planner.h"
 #include "program/partition.h"
 #include "tests/planner/gpt_step.h"
@@ -51,14 +53,28 @@ inline Graph perceptron(int64_t batch, const std::vector<int64_t>& widths) {
   return g;
 }
 
+/// What bounds the indices that the graph reads from `id`: every class and every row occurs.
+inline int64_t bound_of(const Graph& graph, ValueId id) {
+  int64_t bound = std::numeric_limits<int64_t>::max();
+  for (const Node& node : graph.nodes()) {
+    const OpDef& op = op_def(node.op);
+    for (size_t i = 0; op.index_bound && i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != id) continue;
+      bound = std::min(bound, op.index_bound(node, graph.types(node.inputs), i).value_or(bound));
+    }
+  }
+  return bound;
+}
+
 /// The same batch again and again, so that its loss falls.
 inline std::vector<NamedTensors> feeds(const Graph& graph, int steps) {
   std::mt19937 random(7);
   NamedTensors feed;
   for (ValueId id : graph.with_role(Role::batch)) {
     Tensor tensor(graph.type(id));
+    const int64_t bound = bound_of(graph, id);
     for (int64_t i = 0; i < tensor.count(); ++i)
-      tensor.as<int64_t>()[i] = static_cast<int64_t>(random() % 24);
+      tensor.as<int64_t>()[i] = static_cast<int64_t>(random()) % bound;
     feed.emplace(graph.value(id).name, tensor);
   }
   return std::vector<NamedTensors>(static_cast<size_t>(steps), feed);

@@ -131,6 +131,9 @@ struct ModelOptions {
   std::string running_statistics = "pytorch";  // pytorch: of the unbiased variance; onnx
   std::string dtype = "f32";  // f32, bf16: what products compute in; weights are f32 always
 
+  /// Plans may cut attention along its keys, too. Where they do, scores are computed twice.
+  bool cut_keys = false;
+
   std::string optimizer = "adamw";  // adamw, adam, sgd
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, momentum = 0.9;
   bool nesterov = false;      // sgd
