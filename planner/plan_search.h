@@ -1,6 +1,7 @@
 // PlanSearch: the search for a Graph's best plan under one planner and one memory limit.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,8 @@
 #include "planner/space/extract_plan.h"
 
 namespace shardrun {
+
+struct GameTable;  // planner/game/proposal.h
 
 /// A plan whose arena was looked at, and what it predicts.
 struct LaidOut {
@@ -33,6 +36,11 @@ class PlanSearch {
   /// avoided leave no plan.
   std::optional<Plan> run(PlanReport& report);
 
+  /// A game over all strategies of this search, whose planner must be one that searches trees and
+  /// which must outlive it. Instead of run().
+  std::unique_ptr<GameTable> table();
+  RuleOf rule_of() const;
+
   /// Of the plans that were laid out the one of the fewest bytes.
   const std::optional<LaidOut>& smallest() const { return smallest_; }
   /// Of all plans, whatever they need.
@@ -43,8 +51,14 @@ class PlanSearch {
   int64_t held_bytes() const { return held_bytes_; }
 
  private:
+  SearchSpace prepare(PlanReport& report);
+  std::unique_ptr<GameTable> table_of(SearchSpace space);
+  void keep_proposed(SearchSpace& space, PlanReport& report);
+  bool searches_trees() const {
+    return planner_ == PlannerKind::mcts || planner_ == PlannerKind::mcts_arguments;
+  }
   void find_rules();
-  SpmdRule rule_of(size_t item_class);
+  SpmdRule rule_with_rows(size_t item_class);
   SearchSpace enumerate();
   std::vector<Strategy> pooled(const Folding::Class& members);
   void drop_avoided(SearchSpace& space) const;

@@ -66,6 +66,11 @@ struct PlanReport {
   bool has_bound = true;             // false: only some strategies were looked at (StrategyPool)
   std::string solver;
   std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
+  // Of a tree search: tactics of the best state that it saw, what that is predicted to take if it
+  // is not searched any further, and how many states were priced in how much processor time.
+  std::vector<std::string> found_tactics;
+  double found_seconds = 0, tree_seconds = 0;
+  int64_t evaluations = 0;
   /// Where none fits: of a plan that is sure to be found with so many.
   int64_t least_bytes = std::numeric_limits<int64_t>::max();
 };

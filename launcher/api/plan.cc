@@ -109,6 +109,13 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   return options;
 }
 
+/// Planners whose tactics are of the training step's values.
+bool asks_for_tactics(const std::string& planner) {
+  const std::optional<PlannerKind> kind = kind_named(kPlanners, planner);
+  return kind == PlannerKind::propagate || kind == PlannerKind::mcts ||
+         kind == PlannerKind::mcts_arguments;
+}
+
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
 void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
                     int64_t limit, Measures& measures, TrainingPlan::Impl& out) {
@@ -131,7 +138,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
   evaluation.tactics.clear();
-  if (kind_named(kPlanners, options.planner) == PlannerKind::propagate) evaluation.planner = "auto";
+  if (asks_for_tactics(options.planner)) evaluation.planner = "auto";
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
@@ -469,6 +476,15 @@ std::string TrainingPlan::summary() const {
                                ", discovery ", format("%.2f", r.discovery_seconds), ", planning ",
                                format("%.2f", impl_->planning_seconds), " (search ",
                                format("%.2f", r.build_seconds + r.solve_seconds), ")"));
+  }
+  if (r.evaluations > 0) {
+    std::string tactics;
+    for (const std::string& text : r.found_tactics)
+      tactics += (tactics.empty() ? "" : ", ") + text;
+    out += wrapped(indent, str("tree search: ", r.evaluations, " states in ",
+                               format("%.2f", r.tree_seconds), " s; the best, ",
+                               two(r.found_seconds), " ms before the integer program, is ",
+                               tactics.empty() ? "whole" : tactics));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += wrapped(indent, "weights and state: " + impl_->held);

@@ -189,6 +189,11 @@ std::optional<Schedule> schedule_of(const std::string& planner,
   if (tactics.empty() && planner_named(planner) != PlannerKind::propagate) return std::nullopt;
   Schedule out;
   for (const std::string& text : tactics) out.push_back(parse_tactic(text, mesh));
+  const std::optional<PlannerKind> kind = planner_named(planner);
+  if (kind == PlannerKind::mcts || kind == PlannerKind::mcts_arguments) {
+    for (int axis = 0; axis < mesh.axis_count(); ++axis)  // the search goes on from there
+      out.push_back({Target::automatic, axis, "", 0, {}, ""});
+  }
   return out;
 }
 
