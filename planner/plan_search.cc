@@ -103,6 +103,7 @@ std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space) {
   restrict(space);
   GameOptions rules;
   rules.arguments_only = planner_ == PlannerKind::mcts_arguments;
+  rules.in_front = !rules.arguments_only;
   rules.memory_limit = options_.memory_limit;
   return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space), times_,
                                      rules);

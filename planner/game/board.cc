@@ -359,19 +359,27 @@ int GameBoard::nearest(size_t item_class, std::span<const uint8_t> by_axis) cons
   return best;
 }
 
-std::vector<int> GameBoard::strategies(size_t item_class, std::span<const uint8_t> by_axis) const {
+std::vector<int> GameBoard::strategies(size_t item_class,
+                                       const std::vector<std::set<uint8_t>>& by_axis) const {
   const Class& one = classes_[item_class];
-  std::set<int> out = {strategy(item_class, by_axis)};
-  for (size_t s = 0; s < one.words.size(); ++s) {
-    bool same = !one.words[s].empty();
-    for (size_t a = 0; same && a < by_axis.size(); ++a) {
-      const uint8_t its = one.words[s][a];
-      const auto open = [&](uint8_t letter) { return letter == 0 || letter >= one.first_passing; };
-      same = its == by_axis[a] || (open(its) && open(by_axis[a]));
+  const auto cuts_nothing = [&](uint8_t letter) {
+    return letter == 0 || letter >= one.first_passing;
+  };
+  std::vector<std::vector<bool>> allowed(by_axis.size());
+  for (size_t a = 0; a < by_axis.size(); ++a) {
+    const bool open = std::any_of(by_axis[a].begin(), by_axis[a].end(), cuts_nothing);
+    for (size_t l = 0; l < one.letters.size(); ++l) {
+      const auto letter = static_cast<uint8_t>(l);
+      allowed[a].push_back(by_axis[a].count(letter) > 0 || (open && cuts_nothing(letter)));
     }
-    if (same) out.insert(static_cast<int>(s));
   }
-  return {out.begin(), out.end()};
+  std::vector<int> out;
+  for (size_t s = 0; s < one.words.size(); ++s) {
+    bool all = !one.words[s].empty();
+    for (size_t a = 0; all && a < by_axis.size(); ++a) all = allowed[a][one.words[s][a]];
+    if (all) out.push_back(static_cast<int>(s));
+  }
+  return out;
 }
 
 }  // namespace shardrun

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -22,6 +23,8 @@ struct GameOptions {
   /// follows is found by propagation without digits, as AutoMap does; else they cut a group of
   /// colours, with a digit for each of its sets of conflicts.
   bool arguments_only = false;
+  /// Actions may also stand in front of what is cut already, and then take nodes from it.
+  bool in_front = false;
   int fewest_dims = 10;      // groups of colours with fewer are left out
   int64_t memory_limit = 0;  // bytes of claims; 0: not limited
   double penalty = 10;       // of claims that come to twice the limit, in steps that nothing cuts
@@ -68,8 +71,10 @@ class GameBoard {
   /// A class's strategy that is cut so, by axis. Where the mesh allows none, the one that is whole
   /// along one of the axes, or along all; else the one that differs least.
   int strategy(size_t item_class, std::span<const uint8_t> by_axis) const;
-  /// Strategies that are cut so, where nothing is cut with any passing on of parts of sums.
-  std::vector<int> strategies(size_t item_class, std::span<const uint8_t> by_axis) const;
+  /// Strategies that are cut in one of these ways along each axis (by axis, ascending); where one
+  /// of them cuts nothing, those that pass parts of sums on, too.
+  std::vector<int> strategies(size_t item_class,
+                              const std::vector<std::set<uint8_t>>& by_axis) const;
 
  private:
   struct Letter {  // of a class's alphabet; the first is whole

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -13,7 +14,9 @@ namespace shardrun {
 namespace {
 
 constexpr int kRound = 100;       // trajectories
-constexpr double kExplore = 0.6;  // of the range of values seen
+constexpr double kExplore = 0.3;  // of the span
+constexpr double kSpan = 0.3;     // values so far below the best are all alike
+constexpr int kTried = 4;         // actions of which a rollout takes the best
 constexpr double kBest = 0.5;     // a node's value: this much of its best, the rest its mean
 constexpr double kWorst = 1e6;    // relative prices beyond are all alike
 constexpr double kGain = 1e-4;    // what counts as better
@@ -41,7 +44,7 @@ class Tree {
  public:
   Tree(const GameBoard& board, const GameStart& start, int start_number, uint64_t seed,
        int64_t budget, const MctsOptions& options)
-      : game_(board, start.ways),
+      : game_(board, start.first, start.start),
         start_(start_number),
         random_(seed),
         budget_(budget),
@@ -62,6 +65,7 @@ class Tree {
   }
 
   std::vector<FoundState>& found() { return found_; }
+  std::map<Action, FoundState>& with() { return with_; }
   int64_t evaluations() const { return static_cast<int64_t>(values_.size()); }
   bool exhausted() const { return nodes_[at(root_)].done; }
 
@@ -87,11 +91,15 @@ class Tree {
     const Price price = game_.price();
     it->second = -std::log(std::min(price.relative, kWorst)) -
                  kShort * static_cast<double>(game_.applied().size());
-    lowest_ = std::min(lowest_, it->second);
     highest_ = std::max(highest_, it->second);
     if (found_.size() < options_.kept || price.relative <= found_[options_.kept - 1].price.relative)
       found_.push_back({price, state, start_, game_.applied()});
     if (found_.size() > 4 * options_.kept) keep_best(found_, options_.kept);
+    for (const Action& action : game_.applied()) {
+      const auto [known, first] = with_.try_emplace(action);
+      if (first || price.relative < known->second.price.relative)
+        known->second = {price, state, start_, game_.applied()};
+    }
     return it->second;
   }
 
@@ -115,7 +123,7 @@ class Tree {
 
   /// Where to go on, or -1: nothing is left below.
   int chosen(const Node& node) const {
-    const double range = std::max(highest_ - lowest_, 1e-12);
+    const auto part = [&](double value) { return std::max(0.0, 1 - (highest_ - value) / kSpan); };
     int best = -1;
     double most = 0;
     for (size_t i = 0; i < node.children.size(); ++i) {
@@ -124,8 +132,8 @@ class Tree {
       const Node& to = nodes_[at(child.node)];
       if (to.done) continue;
       const double visits = std::max(1, to.visits);
-      const double mean = to.visits > 0 ? to.sum / visits : to.best;
-      const double score = (kBest * to.best + (1 - kBest) * mean - lowest_) / range +
+      const double mean = to.visits > 0 ? to.sum / visits : part(to.best);
+      const double score = kBest * part(to.best) + (1 - kBest) * mean +
                            kExplore * std::sqrt(std::log(node.visits + 1.0) / visits);
       if (best < 0 || score > most) {
         best = static_cast<int>(i);
@@ -163,7 +171,7 @@ class Tree {
                   });
       best = std::max(best, node.best);
       node.best = best;
-      node.sum += best;
+      node.sum += std::max(0.0, 1 - (highest_ - best) / kSpan);
       ++node.visits;
     }
     while (!game_.applied().empty()) game_.undo();
@@ -177,8 +185,18 @@ class Tree {
     while (worse < kWorseSteps && static_cast<int>(game_.applied().size()) < options_.depth) {
       const std::vector<Action> legal = game_.legal();
       if (legal.empty()) break;
-      game_.apply(legal[random_() % legal.size()]);
-      const double value = look();
+      Action action;
+      double value = 0;
+      for (int i = 0; i < kTried; ++i) {
+        const Action& other = legal[random_() % legal.size()];
+        game_.apply(other);
+        const double its = look();
+        game_.undo();
+        if (i > 0 && its <= value) continue;
+        value = its;
+        action = other;
+      }
+      game_.apply(action);
       worse = value > best ? 0 : worse + 1;
       best = std::max(best, value);
     }
@@ -193,15 +211,16 @@ class Tree {
   std::vector<Node> nodes_;
   std::unordered_map<uint64_t, int> known_;
   std::unordered_map<uint64_t, double> values_;
-  double lowest_ = 0, highest_ = 0;
+  double highest_ = -std::log(kWorst);  // of all values
   std::vector<FoundState> found_;
+  std::map<Action, FoundState> with_;
 };
 
 /// The starts by price, the first one in front.
 std::vector<FoundState> looked_at(const GameBoard& board, const std::vector<GameStart>& starts) {
   std::vector<FoundState> out;
   for (size_t s = 0; s < starts.size(); ++s) {
-    PlanGame game(board, starts[s].ways);
+    PlanGame game(board, starts[s].first, starts[s].start);
     out.push_back({game.price(), game.state(), static_cast<int>(s), {}});
   }
   std::stable_sort(out.begin() + 1, out.end(), comes_before);
@@ -232,14 +251,20 @@ MctsResult search_schedules(const GameBoard& board, const std::vector<GameStart>
   out.best = begin;
   out.evaluations = static_cast<int64_t>(begin.size());
   out.exhausted = true;
+  std::map<Action, FoundState> with;
   std::vector<bool> seen(starts.size(), false);
   for (size_t t = 0; t < trees.size(); ++t) {
     for (FoundState& state : trees[t]->found()) out.best.push_back(std::move(state));
+    for (auto& [action, state] : trees[t]->with()) {
+      const auto [known, first] = with.try_emplace(action, state);
+      if (!first && comes_before(state, known->second)) known->second = std::move(state);
+    }
     out.evaluations += trees[t]->evaluations();
     if (trees[t]->exhausted()) seen[at(begin[t % begin.size()].start)] = true;
   }
   out.exhausted = std::all_of(seen.begin(), seen.end(), [](bool one) { return one; });
   keep_best(out.best, options.kept);
+  for (auto& [action, state] : with) out.with.push_back(std::move(state));
   return out;
 }
 

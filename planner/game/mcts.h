@@ -19,10 +19,10 @@ struct MctsOptions {
   size_t kept = 64;             // states that are returned
 };
 
-/// A state to begin at.
+/// A state to begin at: as PlanGame has it, and the tactics that say `start`.
 struct GameStart {
-  std::vector<ClassWays> ways;       // by axis
-  std::vector<std::string> tactics;  // that say so
+  std::vector<ClassWays> first, start;
+  std::vector<std::string> tactics;
 };
 
 struct FoundState {
@@ -34,6 +34,7 @@ struct FoundState {
 
 struct MctsResult {
   std::vector<FoundState> best;  // ascending by price, each once
+  std::vector<FoundState> with;  // for each action, the best state that it took part in
   int64_t evaluations = 0;       // prices that were computed
   bool exhausted = false;        // every state that the starts reach was looked at
 };

@@ -17,6 +17,13 @@ uint64_t mix(uint64_t a, uint64_t b) {
   return z ^ (z >> 31);
 }
 
+/// What `more` says of classes of which nothing is said yet.
+void add_behind(ClassWays& ways, const ClassWays& more) {
+  for (size_t c = 0; c < ways.size(); ++c) {
+    if (ways[c] == 0) ways[c] = more[c];
+  }
+}
+
 /// Choices that the game makes: of classes of nodes, and where there is one choice only.
 std::vector<bool> given_nodes(const GameBoard& board) {
   std::vector<bool> out;
@@ -28,24 +35,28 @@ std::vector<bool> given_nodes(const GameBoard& board) {
 
 }  // namespace
 
-PlanGame::PlanGame(const GameBoard& board, const std::vector<ClassWays>& begin)
+PlanGame::PlanGame(const GameBoard& board, const std::vector<ClassWays>& first,
+                   const std::vector<ClassWays>& start)
     : board_(&board),
       strategy_(board.classes()),
       costs_(board.problem(), given_nodes(board), board.classes(),
              board.options().memory_limit > 0) {
-  const int axes = board.mesh().axis_count();
+  const auto axes = at(board.mesh().axis_count());
   for (int move = 0; move < static_cast<int>(board.moves().size()); ++move) {
-    for (int axis = 0; axis < axes; ++axis) usable_.push_back(board.usable(move, axis));
+    for (size_t axis = 0; axis < axes; ++axis)
+      usable_.push_back(board.usable(move, static_cast<int>(axis)));
   }
   Line whole{ClassWays(board.classes(), 0), 0, {}, nullptr, {}};
   if (board.options().arguments_only)
     whole.cut = std::make_shared<Propagation>(board.graph(), board.colours());
-  at_axis_.assign(at(axes), line_of(whole));
+  at_axis_.assign(axes, line_of(whole));
   place();
   whole_seconds_ = costs_.seconds();
-  for (size_t a = 0; a < begin.size(); ++a) {
+  first_.assign(axes, whole.ways);
+  for (size_t a = 0; a < axes; ++a) {
     Line line = whole;
-    line.ways = begin[a];
+    if (!first.empty()) first_[a] = line.ways = first[a];
+    if (!start.empty()) add_behind(line.ways, start[a]);
     at_axis_[a] = line_of(std::move(line));
   }
 }
@@ -57,32 +68,34 @@ int PlanGame::line_of(Line line) {
   if (line.cut != nullptr) line.hash = mix(line.hash, line.cut->hash());
   const auto [it, fresh] = known_lines_.emplace(line.hash, static_cast<int>(lines_.size()));
   if (!fresh) return it->second;
-  line.next.assign(board_->moves().size(), -1);
+  line.next.assign(2 * board_->moves().size(), -1);
   lines_.push_back(std::move(line));
   return it->second;
 }
 
-int PlanGame::with(int line, int move) {
-  if (const int known = lines_[at(line)].next[at(move)]; known >= 0) return known;
+/// The line of the action's axis with it.
+int PlanGame::with(const Action& action) {
+  const int line = at_axis_[at(action.axis)];
+  const size_t place = at(2 * action.move) + action.in_front;
+  if (const int known = lines_[at(line)].next[place]; known >= 0) return known;
   Line more{lines_[at(line)].ways, 0, {}, nullptr, {}};
   if (lines_[at(line)].cut != nullptr) {
     auto cut = std::make_shared<Propagation>(*lines_[at(line)].cut);
-    for (ValueId id : board_->moves()[at(move)].values) cut->cut(id, board_->moves()[at(move)].dim);
+    const Move& move = board_->moves()[at(action.move)];
+    for (ValueId id : move.values) cut->cut(id, move.dim);
     cut->run();
-    const ClassWays found = board_->of(*cut);
-    for (size_t c = 0; c < found.size(); ++c) {
-      if (more.ways[c] == 0) more.ways[c] = found[c];
-    }
+    add_behind(more.ways, board_->of(*cut));
     more.cut = std::move(cut);
+  } else if (action.in_front) {
+    more.ways = first_[at(action.axis)];
+    add_behind(more.ways, board_->alone(action.move));
+    add_behind(more.ways, lines_[at(line)].ways);
   } else {
-    const ClassWays& alone = board_->alone(move);
-    for (size_t c = 0; c < alone.size(); ++c) {
-      if (more.ways[c] == 0) more.ways[c] = alone[c];
-    }
+    add_behind(more.ways, board_->alone(action.move));
   }
   const bool changes = more.ways != lines_[at(line)].ways;
   const int next = changes ? line_of(std::move(more)) : line;
-  lines_[at(line)].next[at(move)] = next;
+  lines_[at(line)].next[place] = next;
   return next;
 }
 
@@ -92,22 +105,30 @@ const ClassWays& PlanGame::passing(int line) {
   return out;
 }
 
+bool PlanGame::is_usable(const Action& action) const {
+  return usable_[at(action.move * board_->mesh().axis_count() + action.axis)];
+}
+
 std::vector<Action> PlanGame::legal() {
   std::vector<Action> out;
-  const int axes = board_->mesh().axis_count();
-  for (int axis = 0; axis < axes; ++axis) {
+  for (int axis = 0; axis < board_->mesh().axis_count(); ++axis) {
     for (int move = 0; move < static_cast<int>(board_->moves().size()); ++move) {
-      if (usable_[at(move * axes + axis)] && with(at_axis_[at(axis)], move) != at_axis_[at(axis)])
-        out.push_back({move, axis});
+      const Action behind{move, axis, false}, in_front{move, axis, true};
+      if (!is_usable(behind)) continue;
+      const int after = with(behind);
+      if (after != at_axis_[at(axis)]) out.push_back(behind);
+      if (!board_->options().in_front) continue;
+      const int other = with(in_front);
+      if (other != at_axis_[at(axis)] && other != after) out.push_back(in_front);
     }
   }
   return out;
 }
 
 bool PlanGame::apply(const Action& action) {
+  if (!is_usable(action)) return false;
   int& line = at_axis_[at(action.axis)];
-  if (!usable_[at(action.move * board_->mesh().axis_count() + action.axis)]) return false;
-  const int next = with(line, action.move);
+  const int next = with(action);
   if (next == line) return false;
   before_.push_back(std::exchange(line, next));
   applied_.push_back(action);
@@ -121,6 +142,13 @@ void PlanGame::undo() {
   before_.pop_back();
 }
 
+std::vector<std::string> PlanGame::schedule(const std::vector<std::string>& start) const {
+  std::vector<std::string> out = start;
+  for (const Action& action : applied_)
+    out.insert(action.in_front ? out.begin() : out.end(), text(action));
+  return out;
+}
+
 std::string PlanGame::text(const Action& action) const {
   return board_->moves()[at(action.move)].text(board_->graph(),
                                                board_->mesh().axes()[at(action.axis)].name);
@@ -129,7 +157,7 @@ std::string PlanGame::text(const Action& action) const {
 std::optional<Action> PlanGame::action_of(const std::string& text) const {
   for (int move = 0; move < static_cast<int>(board_->moves().size()); ++move) {
     for (int axis = 0; axis < board_->mesh().axis_count(); ++axis) {
-      if (this->text({move, axis}) == text) return Action{move, axis};
+      if (this->text({move, axis, false}) == text) return Action{move, axis, false};
     }
   }
   return std::nullopt;
@@ -150,7 +178,6 @@ int PlanGame::strategy(size_t item_class, std::span<const uint8_t> by_axis) {
 /// Chooses each class's strategy as the state says.
 void PlanGame::place() {
   std::vector<const ClassWays*> ways;
-  for (int line : at_axis_) passing(line);
   for (int line : at_axis_) ways.push_back(&passing(line));
   std::vector<uint8_t> by_axis(ways.size());
   for (size_t c = 0; c < board_->classes(); ++c) {
@@ -180,18 +207,6 @@ Solution PlanGame::solution() {
   place();
   costs_.seconds();
   return costs_.solution();
-}
-
-std::vector<std::vector<int>> PlanGame::strategies() {
-  for (int line : at_axis_) passing(line);
-  std::vector<std::vector<int>> out(board_->classes());
-  std::vector<uint8_t> by_axis(at_axis_.size());
-  for (size_t c = 0; c < out.size(); ++c) {
-    if (!board_->is_of_nodes(c)) continue;
-    for (size_t a = 0; a < at_axis_.size(); ++a) by_axis[a] = passing(at_axis_[a])[c];
-    out[c] = board_->strategies(c, by_axis);
-  }
-  return out;
 }
 
 }  // namespace shardrun

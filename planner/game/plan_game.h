@@ -1,6 +1,7 @@
 // PlanGame: plans as a game: a state is what is cut along each mesh axis, an action cuts more.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,10 +21,11 @@ struct Price {
   double relative = 0;  // seconds of those where nothing is cut, and a penalty for bytes too many
 };
 
-/// Actions are numbered by move and axis.
+/// A move along an axis: behind what is cut already, or in front of it.
 struct Action {
   int move = 0, axis = 0;
-  friend bool operator==(const Action&, const Action&) = default;
+  bool in_front = false;
+  friend auto operator<=>(const Action&, const Action&) = default;
 };
 
 ///     PlanGame game(board, board.of_schedule({}, rule_of));
@@ -35,8 +37,10 @@ struct Action {
 /// node: such orders are one state. Copies play on their own.
 class PlanGame {
  public:
-  /// `begin`: what is cut already, by axis. `board` must outlive this.
-  PlanGame(const GameBoard& board, const std::vector<ClassWays>& begin);
+  /// `first`: by axis, what is cut in front of all actions. `start`: what is cut behind that;
+  /// empty: nothing. `board` must outlive this.
+  PlanGame(const GameBoard& board, const std::vector<ClassWays>& first,
+           const std::vector<ClassWays>& start = {});
 
   const GameBoard& board() const { return *board_; }
   /// Actions that change the state, ascending by axis and move.
@@ -45,6 +49,8 @@ class PlanGame {
   bool apply(const Action& action);
   void undo();  // the last apply(); throws internal if there was none
   const std::vector<Action>& applied() const { return applied_; }
+  /// What was applied, around `start` as it stands in the order of a schedule.
+  std::vector<std::string> schedule(const std::vector<std::string>& start) const;
   /// As --tactic takes it.
   std::string text(const Action& action) const;
   /// What an --tactic text of this game means; nullopt: none of its actions.
@@ -56,28 +62,30 @@ class PlanGame {
   Price price();
   /// The choices behind price(): of classes, and of hubs what is cheapest beside them.
   Solution solution();
-  /// Per class, the strategies that are cut as the state says.
-  std::vector<std::vector<int>> strategies();
+  /// How classes are cut along an axis, parts of sums passed on included.
+  const ClassWays& ways(int axis) { return passing(at_axis_[static_cast<size_t>(axis)]); }
 
  private:
   /// What an ordered list of cuts makes along one axis, whatever axis that is.
   struct Line {
     ClassWays ways;
     uint64_t hash = 0;
-    std::vector<int> next;                   // by move: the line with it; -1: not asked yet
+    std::vector<int> next;  // by move, behind or in front: the line with it; -1: not asked yet
     std::shared_ptr<const Propagation> cut;  // where moves are arguments
-    ClassWays passing;                       // empty: not asked yet
+    ClassWays passing;                       // with passing on; empty: not asked yet
   };
   int line_of(Line line);
-  int with(int line, int move);
+  bool is_usable(const Action& action) const;
+  int with(const Action& action);
   const ClassWays& passing(int line);
   void place();
   int strategy(size_t item_class, std::span<const uint8_t> by_axis);
 
   const GameBoard* board_;
-  std::vector<Line> lines_;
+  std::deque<Line> lines_;  // that grow while one is looked at
   std::unordered_map<uint64_t, int> known_lines_;
-  std::vector<int> at_axis_;  // the state: a line for each axis
+  std::vector<int> at_axis_;      // the state: a line for each axis
+  std::vector<ClassWays> first_;  // by axis
   std::vector<Action> applied_;
   std::vector<int> before_;   // per action applied, its axis' line before
   std::vector<bool> usable_;  // by move, axis

@@ -2,6 +2,7 @@
 #include "planner/game/proposal.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/at.h"
@@ -31,7 +32,7 @@ std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_o
   const Mesh& mesh = board.mesh();
   Schedule told;
   for (const std::string& text : tactics) told.push_back(parse_tactic(text, mesh));
-  std::vector<GameStart> out = {{board.of_schedule(told, rule_of), tactics}};
+  std::vector<GameStart> out = {{board.of_schedule(told, rule_of), {}, {}}};
   if (board.options().arguments_only) return out;
   // By kind: what it makes along each axis, if it holds along all of them.
   std::vector<std::vector<ClassWays>> known;
@@ -44,15 +45,16 @@ std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_o
   }
   std::vector<size_t> chosen(at(mesh.axis_count()), 0), counts;
   for (int axis = 0; axis < mesh.axis_count(); ++axis) {
-    const bool free = mesh.axis_size(axis) > 1 && !cuts(out[0].ways[at(axis)]);
+    const bool free = mesh.axis_size(axis) > 1 && !cuts(out[0].first[at(axis)]);
     counts.push_back(free ? 1 + known.size() : 1);
   }
   while (next_choice(chosen, counts)) {
     GameStart start = out[0];
+    start.start.assign(chosen.size(), ClassWays(board.classes(), 0));
     for (size_t axis = 0; axis < chosen.size(); ++axis) {
       if (chosen[axis] == 0) continue;
       const size_t kind = chosen[axis] - 1;
-      start.ways[axis] = known[kind][axis];
+      start.start[axis] = known[kind][axis];
       for (std::string& text :
            texts_of(known_schedule(kBaselines[kind].kind, static_cast<int>(axis)), mesh))
         start.tactics.push_back(std::move(text));
@@ -62,33 +64,69 @@ std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_o
   return out;
 }
 
+namespace {
+
+/// Ways of classes that some states have, by axis, and the strategies that they take.
+class Pool {
+ public:
+  explicit Pool(const GameBoard& board)
+      : board_(board),
+        ways_(board.classes(), std::vector<std::set<uint8_t>>(at(board.mesh().axis_count()))),
+        taken_(board.classes()) {}
+
+  void add(PlanGame& game) {
+    const Solution solution = game.solution();
+    for (size_t c = 0; c < ways_.size(); ++c) {
+      if (!board_.is_of_nodes(c)) continue;
+      taken_[c].insert(solution[c]);
+      for (size_t a = 0; a < ways_[c].size(); ++a)
+        ways_[c][a].insert(game.ways(static_cast<int>(a))[c]);
+    }
+  }
+  /// With each way along one axis beside each along another.
+  std::vector<std::vector<int>> strategies() const {
+    std::vector<std::vector<int>> out(ways_.size());
+    for (size_t c = 0; c < ways_.size(); ++c) {
+      if (!board_.is_of_nodes(c)) continue;
+      std::set<int> all = taken_[c];
+      for (int s : board_.strategies(c, ways_[c])) all.insert(s);
+      out[c].assign(all.begin(), all.end());
+    }
+    return out;
+  }
+
+ private:
+  const GameBoard& board_;
+  std::vector<std::vector<std::set<uint8_t>>> ways_;  // by class, axis
+  std::vector<std::set<int>> taken_;                  // by class
+};
+
+}  // namespace
+
 Proposal propose(const GameBoard& board, const RuleOf& rule_of,
                  const std::vector<std::string>& tactics, const MctsOptions& options) {
   const std::vector<GameStart> starts = known_starts(board, rule_of, tactics);
   const MctsResult found = search_schedules(board, starts, options);
-  Proposal out;
-  out.evaluations = found.evaluations;
-  out.exhausted = found.exhausted;
-  const FoundState& best = found.best.front();
-  out.price = best.price;
-  out.tactics = starts[at(best.start)].tactics;
-  std::vector<std::set<int>> pool(board.classes());
-  const size_t pooled = board.options().arguments_only ? 1 : found.best.size();
-  std::vector<std::unique_ptr<PlanGame>> games(starts.size());
-  for (size_t i = 0; i < pooled; ++i) {
-    const FoundState& state = found.best[i];
-    std::unique_ptr<PlanGame>& game = games[at(state.start)];
-    if (!game) game = std::make_unique<PlanGame>(board, starts[at(state.start)].ways);
-    for (const Action& action : state.actions) {
-      if (i == 0) out.tactics.push_back(game->text(action));
-      game->apply(action);
-    }
-    const std::vector<std::vector<int>> its = game->strategies();
-    for (size_t c = 0; c < its.size(); ++c) pool[c].insert(its[c].begin(), its[c].end());
-    while (!game->applied().empty()) game->undo();
+  Proposal out{{}, tactics, found.best.front().price, found.evaluations, found.exhausted};
+  std::vector<FoundState> pooled = {found.best.front()};
+  if (!board.options().arguments_only) {
+    pooled = found.best;
+    pooled.insert(pooled.end(), found.with.begin(), found.with.end());
   }
-  for (const std::set<int>& strategies : pool)
-    out.strategies.emplace_back(strategies.begin(), strategies.end());
+  Pool pool(board);
+  std::map<int, PlanGame> games;  // by start
+  for (size_t i = 0; i < pooled.size(); ++i) {
+    const GameStart& start = starts[at(pooled[i].start)];
+    PlanGame& game =
+        games.try_emplace(pooled[i].start, board, start.first, start.start).first->second;
+    for (const Action& action : pooled[i].actions) game.apply(action);
+    if (i == 0) {
+      for (std::string& text : game.schedule(start.tactics)) out.tactics.push_back(std::move(text));
+    }
+    pool.add(game);
+    while (!game.applied().empty()) game.undo();
+  }
+  out.strategies = pool.strategies();
   return out;
 }
 
