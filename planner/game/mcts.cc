@@ -65,7 +65,7 @@ class Tree {
   }
 
   std::vector<FoundState>& found() { return found_; }
-  std::map<Action, FoundState>& with() { return with_; }
+  std::map<Action, FoundState>& behind() { return behind_; }
   int64_t evaluations() const { return static_cast<int64_t>(values_.size()); }
   bool exhausted() const { return nodes_[at(root_)].done; }
 
@@ -95,11 +95,10 @@ class Tree {
     if (found_.size() < options_.kept || price.relative <= found_[options_.kept - 1].price.relative)
       found_.push_back({price, state, start_, game_.applied()});
     if (found_.size() > 4 * options_.kept) keep_best(found_, options_.kept);
-    for (const Action& action : game_.applied()) {
-      const auto [known, first] = with_.try_emplace(action);
-      if (first || price.relative < known->second.price.relative)
-        known->second = {price, state, start_, game_.applied()};
-    }
+    if (game_.applied().empty()) return it->second;
+    const auto [known, first] = behind_.try_emplace(game_.applied().back());
+    if (first || price.relative < known->second.price.relative)
+      known->second = {price, state, start_, game_.applied()};
     return it->second;
   }
 
@@ -213,7 +212,7 @@ class Tree {
   std::unordered_map<uint64_t, double> values_;
   double highest_ = -std::log(kWorst);  // of all values
   std::vector<FoundState> found_;
-  std::map<Action, FoundState> with_;
+  std::map<Action, FoundState> behind_;
 };
 
 /// The starts by price, the first one in front.
@@ -251,20 +250,15 @@ MctsResult search_schedules(const GameBoard& board, const std::vector<GameStart>
   out.best = begin;
   out.evaluations = static_cast<int64_t>(begin.size());
   out.exhausted = true;
-  std::map<Action, FoundState> with;
   std::vector<bool> seen(starts.size(), false);
   for (size_t t = 0; t < trees.size(); ++t) {
     for (FoundState& state : trees[t]->found()) out.best.push_back(std::move(state));
-    for (auto& [action, state] : trees[t]->with()) {
-      const auto [known, first] = with.try_emplace(action, state);
-      if (!first && comes_before(state, known->second)) known->second = std::move(state);
-    }
+    for (auto& [action, state] : trees[t]->behind()) out.behind.push_back(std::move(state));
     out.evaluations += trees[t]->evaluations();
     if (trees[t]->exhausted()) seen[at(begin[t % begin.size()].start)] = true;
   }
   out.exhausted = std::all_of(seen.begin(), seen.end(), [](bool one) { return one; });
   keep_best(out.best, options.kept);
-  for (auto& [action, state] : with) out.with.push_back(std::move(state));
   return out;
 }
 

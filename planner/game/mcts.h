@@ -33,10 +33,10 @@ struct FoundState {
 };
 
 struct MctsResult {
-  std::vector<FoundState> best;  // ascending by price, each once
-  std::vector<FoundState> with;  // for each action, the best state that it took part in
-  int64_t evaluations = 0;       // prices that were computed
-  bool exhausted = false;        // every state that the starts reach was looked at
+  std::vector<FoundState> best;    // ascending by price, each once
+  std::vector<FoundState> behind;  // of each tree, the best state behind each action
+  int64_t evaluations = 0;         // prices that were computed
+  bool exhausted = false;          // every state that the starts reach was looked at
 };
 
 /// UCT (Kocsis and Szepesvari 2006) with all of TOAST's section 4: from each state one may stop,

@@ -111,7 +111,7 @@ Proposal propose(const GameBoard& board, const RuleOf& rule_of,
   std::vector<FoundState> pooled = {found.best.front()};
   if (!board.options().arguments_only) {
     pooled = found.best;
-    pooled.insert(pooled.end(), found.with.begin(), found.with.end());
+    pooled.insert(pooled.end(), found.behind.begin(), found.behind.end());
   }
   Pool pool(board);
   std::map<int, PlanGame> games;  // by start
