@@ -362,21 +362,13 @@ int GameBoard::nearest(size_t item_class, std::span<const uint8_t> by_axis) cons
 std::vector<int> GameBoard::strategies(size_t item_class,
                                        const std::vector<std::set<uint8_t>>& by_axis) const {
   const Class& one = classes_[item_class];
-  const auto cuts_nothing = [&](uint8_t letter) {
-    return letter == 0 || letter >= one.first_passing;
+  const auto may_stand = [&](size_t axis, uint8_t letter) {
+    return letter >= one.first_passing || by_axis[axis].count(letter) > 0;
   };
-  std::vector<std::vector<bool>> allowed(by_axis.size());
-  for (size_t a = 0; a < by_axis.size(); ++a) {
-    const bool open = std::any_of(by_axis[a].begin(), by_axis[a].end(), cuts_nothing);
-    for (size_t l = 0; l < one.letters.size(); ++l) {
-      const auto letter = static_cast<uint8_t>(l);
-      allowed[a].push_back(by_axis[a].count(letter) > 0 || (open && cuts_nothing(letter)));
-    }
-  }
   std::vector<int> out;
   for (size_t s = 0; s < one.words.size(); ++s) {
     bool all = !one.words[s].empty();
-    for (size_t a = 0; all && a < by_axis.size(); ++a) all = allowed[a][one.words[s][a]];
+    for (size_t a = 0; all && a < by_axis.size(); ++a) all = may_stand(a, one.words[s][a]);
     if (all) out.push_back(static_cast<int>(s));
   }
   return out;

@@ -71,8 +71,7 @@ class GameBoard {
   /// A class's strategy that is cut so, by axis. Where the mesh allows none, the one that is whole
   /// along one of the axes, or along all; else the one that differs least.
   int strategy(size_t item_class, std::span<const uint8_t> by_axis) const;
-  /// Strategies that are cut in one of these ways along each axis (by axis, ascending); where one
-  /// of them cuts nothing, those that pass parts of sums on, too.
+  /// Strategies that are cut in one of these ways along each axis, or pass parts of sums on.
   std::vector<int> strategies(size_t item_class,
                               const std::vector<std::set<uint8_t>>& by_axis) const;
 
