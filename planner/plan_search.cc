@@ -94,17 +94,13 @@ RuleOf PlanSearch::rule_of() const {
   };
 }
 
-std::unique_ptr<GameTable> PlanSearch::table() {
+std::unique_ptr<GameTable> PlanSearch::table(const GameOptions& rules) {
   PlanReport unread;
-  return table_of(prepare(unread));
+  return table_of(prepare(unread), rules);
 }
 
-std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space) {
+std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space, const GameOptions& rules) {
   restrict(space);
-  GameOptions rules;
-  rules.arguments_only = planner_ == PlannerKind::mcts_arguments;
-  rules.in_front = !rules.arguments_only;
-  rules.memory_limit = options_.memory_limit;
   return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space), times_,
                                      rules);
 }
@@ -112,7 +108,11 @@ std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space) {
 /// Leaves the strategies of the states that a tree search likes best.
 void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
   const double begin = thread_seconds();
-  const std::unique_ptr<GameTable> table = table_of(space);
+  GameOptions rules;
+  rules.arguments_only = planner_ == PlannerKind::mcts_arguments;
+  rules.in_front = !rules.arguments_only;
+  rules.memory_limit = options_.memory_limit;
+  const std::unique_ptr<GameTable> table = table_of(space, rules);
   report.build_seconds += since(begin);
   const double searching = thread_seconds();
   MctsOptions search;

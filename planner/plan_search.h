@@ -12,7 +12,8 @@
 
 namespace shardrun {
 
-struct GameTable;  // planner/game/proposal.h
+struct GameOptions;  // planner/game/board.h
+struct GameTable;    // planner/game/proposal.h
 
 /// A plan whose arena was looked at, and what it predicts.
 struct LaidOut {
@@ -36,9 +37,8 @@ class PlanSearch {
   /// avoided leave no plan.
   std::optional<Plan> run(PlanReport& report);
 
-  /// A game over all strategies of this search, whose planner must be one that searches trees and
-  /// which must outlive it. Instead of run().
-  std::unique_ptr<GameTable> table();
+  /// A game over all strategies of this search, which must outlive it. Instead of run().
+  std::unique_ptr<GameTable> table(const GameOptions& rules);
   RuleOf rule_of() const;
 
   /// Of the plans that were laid out the one of the fewest bytes.
@@ -52,7 +52,7 @@ class PlanSearch {
 
  private:
   SearchSpace prepare(PlanReport& report);
-  std::unique_ptr<GameTable> table_of(SearchSpace space);
+  std::unique_ptr<GameTable> table_of(SearchSpace space, const GameOptions& rules);
   void keep_proposed(SearchSpace& space, PlanReport& report);
   bool searches_trees() const {
     return planner_ == PlannerKind::mcts || planner_ == PlannerKind::mcts_arguments;

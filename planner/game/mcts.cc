@@ -49,7 +49,7 @@ class Tree {
         random_(seed),
         budget_(budget),
         options_(options) {
-    root_ = node_of();
+    root_ = new_node();
   }
 
   void run() {
@@ -70,9 +70,10 @@ class Tree {
   bool exhausted() const { return nodes_[at(root_)].done; }
 
  private:
+  static constexpr int kUntried = -1, kElsewhere = -2;  // its state hangs at another node
   struct Child {
     Action action;
-    int node = -1;  // not tried yet
+    int node = kUntried;
   };
   struct Node {
     std::vector<Child> children;
@@ -102,19 +103,18 @@ class Tree {
     return it->second;
   }
 
-  /// The node of the game's state.
-  int node_of() {
+  /// A node for the game's state; kElsewhere if there is one.
+  int new_node() {
     const auto [it, fresh] = known_.emplace(game_.state(), static_cast<int>(nodes_.size()));
-    if (fresh) {
-      nodes_.emplace_back();
-      nodes_.back().best = look();
-    }
+    if (!fresh) return kElsewhere;
+    nodes_.emplace_back();
+    nodes_.back().best = look();
     return it->second;
   }
 
   void expand(int id) {
     std::vector<Child> children;
-    for (const Action& action : game_.legal()) children.push_back({action, -1});
+    for (const Action& action : game_.legal()) children.push_back({action, kUntried});
     std::shuffle(children.begin(), children.end(), random_);
     nodes_[at(id)].children = std::move(children);
     nodes_[at(id)].expanded = true;
@@ -127,7 +127,8 @@ class Tree {
     double most = 0;
     for (size_t i = 0; i < node.children.size(); ++i) {
       const Child& child = node.children[i];
-      if (child.node < 0) return static_cast<int>(i);
+      if (child.node == kUntried) return static_cast<int>(i);
+      if (child.node == kElsewhere) continue;
       const Node& to = nodes_[at(child.node)];
       if (to.done) continue;
       const double visits = std::max(1, to.visits);
@@ -150,24 +151,25 @@ class Tree {
       if (!nodes_[at(id)].expanded) expand(id);
       const int next = chosen(nodes_[at(id)]);
       if (next < 0) break;
-      Child& child = nodes_[at(id)].children[at(next)];
-      game_.apply(child.action);
-      if (child.node < 0) {
-        const size_t before = nodes_.size();
-        const int to = node_of();
-        nodes_[at(id)].children[at(next)].node = to;
-        fresh = nodes_.size() > before;
+      const Action action = nodes_[at(id)].children[at(next)].action;
+      int to = nodes_[at(id)].children[at(next)].node;
+      game_.apply(action);
+      if (to == kUntried) {
+        to = nodes_[at(id)].children[at(next)].node = new_node();
+        fresh = to != kElsewhere;
       }
-      path.push_back(nodes_[at(id)].children[at(next)].node);
+      if (to == kElsewhere) {
+        game_.undo();
+      } else {
+        path.push_back(to);
+      }
     }
+    if (static_cast<int>(path.size()) > options_.depth) nodes_[at(path.back())].done = true;
     const double below = rollout();
     double best = below;
     for (size_t i = path.size(); i-- > 0;) {
       Node& node = nodes_[at(path[i])];
-      node.done = node.expanded &&
-                  std::all_of(node.children.begin(), node.children.end(), [&](const Child& c) {
-                    return c.node >= 0 && nodes_[at(c.node)].done;
-                  });
+      node.done = node.done || (node.expanded && chosen(node) < 0);
       best = std::max(best, node.best);
       node.best = best;
       node.sum += std::max(0.0, 1 - (highest_ - best) / kSpan);
@@ -208,7 +210,7 @@ class Tree {
   int64_t budget_ = 0, looks_ = 0;
   const MctsOptions& options_;
   std::vector<Node> nodes_;
-  std::unordered_map<uint64_t, int> known_;
+  std::unordered_map<uint64_t, int> known_;  // by state, its node
   std::unordered_map<uint64_t, double> values_;
   double highest_ = -std::log(kWorst);  // of all values
   std::vector<FoundState> found_;

@@ -40,10 +40,11 @@ struct MctsResult {
 };
 
 /// UCT (Kocsis and Szepesvari 2006) with all of TOAST's section 4: from each state one may stop,
-/// equal states of different orders are one node, and trajectories that get no better end early.
-/// A node's value is that of the best state below it and of the mean; a subtree that was seen whole
-/// is not entered again, so with enough evaluations the search is exhaustive. The first tree begins
-/// at the first start, the others at the cheapest ones. Results are merged in the order of trees.
+/// a state that several orders reach hangs at the first one's node, and trajectories that get no
+/// better end early. A node's value is that of the best state below it and of the mean; a subtree
+/// that was seen whole is not entered again, so with enough evaluations the search is exhaustive.
+/// The first tree begins at the first start, the others at the cheapest ones. Results are merged in
+/// the order of trees.
 MctsResult search_schedules(const GameBoard& board, const std::vector<GameStart>& starts,
                             const MctsOptions& options);
 
