@@ -464,6 +464,23 @@ bool Constraints::may_redistribute(ValueId id, const Sharding& sharding) const {
   return !demands_ || allowed(demands_->redistributed(id), sharding);
 }
 
+/// Does a node make what this value is in the next step, and in the Sharding that it is held in?
+bool Constraints::is_made(ValueId held) const {
+  const auto next = graph_.updates.find(held);
+  return next != graph_.updates.end() && graph_.value(next->second).role == Role::computed &&
+         !(reshards_updates() && graph_.value(held).role == Role::parameter);
+}
+
+/// May that node make it so?
+bool Constraints::may_be_made(ValueId held, const Sharding& sharding, const Folding& folding,
+                              const SearchSpace& space) const {
+  if (!is_made(held)) return true;
+  const auto [maker, result] = folding.origin(graph_, graph_.updates.at(held));
+  const std::vector<Strategy>& strategies = space.strategies[at(maker)];
+  return std::any_of(strategies.begin(), strategies.end(),
+                     [&, r = at(result)](const Strategy& s) { return s.out[r] == sharding; });
+}
+
 void Constraints::restrict_held(SearchSpace& space, const Folding& folding) const {
   if (!demands_) return;
   for (size_t c = 0; c < folding.classes.size(); ++c) {
@@ -472,9 +489,14 @@ void Constraints::restrict_held(SearchSpace& space, const Folding& folding) cons
     if (pins_.count(id) > 0) continue;
     const NodeDemand& demand = class_demand_[c];
     std::vector<Strategy>& strategies = space.strategies[c];
-    if (!any_allowed(demand, strategies)) strategies = {{{}, {cut_as(id, demand.out[0])}, 0}};
-    if (any_allowed(demand, strategies))
-      std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
+    const auto good = [&](const Strategy& s) {
+      return allowed(demand, s) && may_be_made(id, s.out[0], folding, space);
+    };
+    if (std::any_of(strategies.begin(), strategies.end(), good)) {
+      std::erase_if(strategies, [&](const Strategy& s) { return !good(s); });
+    } else if (!is_made(id)) {
+      strategies = {{{}, {cut_as(id, demand.out[0])}, 0}};
+    }  // else its update cannot be made as is demanded, and it lies as that makes it
   }
 }
 
