@@ -90,19 +90,9 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
-PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
-                         Measures& measures) {
-  PlanOptions options;
-  options.planner = request.planner;
-  options.requests = request.shard;
-  options.tactics = request.tactics;
-  options.strict = request.strict;
-  options.solve_seconds = request.solve_seconds;
-  options.seed = request.seed;
-  options.memory_limit = limit;
-  options.whole_sums = request.whole_sums;
-  options.contents = contents_of(model);
-  options.arena_use = [&, limit](const Plan& candidate) {
+/// The same with every plan's arena of the ranks' programs.
+PlanOptions laying_out(PlanOptions options, Measures& measures) {
+  options.arena_use = [&, limit = options.memory_limit](const Plan& candidate) {
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
@@ -127,7 +117,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = laying_out(plan_options(model, request, limit), measures);
   options.recompute = request.recompute == "auto";
   std::optional<ReshardTimes> times;  // of training and validation
   if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
@@ -275,11 +265,7 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
     check_request(request, plan);
     return;
   }
-  // Those of this World, or as many as were asked for.
-  const int threads =
-      ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
-  plan.cluster = find_cluster(request.cluster, ranks)
-                     .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
+  plan.cluster = planned_cluster(world, request, ranks);
 }
 
 /// What rank 0 does for all: the plan of the file, or the best that is found.
@@ -325,6 +311,28 @@ void read_text_of_rank0(const std::string& text, TrainingPlan::Impl& plan) {
 }
 
 }  // namespace
+
+Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks) {
+  // Those of this World, or as many as were asked for.
+  const int threads =
+      ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
+  return find_cluster(request.cluster, ranks)
+      .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
+}
+
+PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit) {
+  PlanOptions options;
+  options.planner = request.planner;
+  options.requests = request.shard;
+  options.tactics = request.tactics;
+  options.strict = request.strict;
+  options.solve_seconds = request.solve_seconds;
+  options.seed = request.seed;
+  options.memory_limit = limit;
+  options.whole_sums = request.whole_sums;
+  options.contents = contents_of(model);
+  return options;
+}
 
 const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   return plan.recomputing ? *plan.recomputing : model.train;
@@ -416,7 +424,7 @@ Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   Measures measures(model, plan.cluster);
   const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
-  PlanOptions options = plan_options(model, request, limit, measures);
+  PlanOptions options = laying_out(plan_options(model, request, limit), measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
   options.tactics = plan.request.tactics;
@@ -479,12 +487,11 @@ std::string TrainingPlan::summary() const {
   }
   if (r.evaluations > 0) {
     std::string tactics;
-    for (const std::string& text : r.found_tactics)
-      tactics += (tactics.empty() ? "" : ", ") + text;
-    out += wrapped(indent, str("tree search: ", r.evaluations, " states in ",
-                               format("%.2f", r.tree_seconds), " s; the best, ",
-                               two(r.found_seconds), " ms before the integer program, is ",
-                               tactics.empty() ? "whole" : tactics));
+    for (const std::string& text : r.found_tactics) tactics += (tactics.empty() ? "" : ", ") + text;
+    out += wrapped(
+        indent, str("tree search: ", r.evaluations, " states in ", format("%.2f", r.tree_seconds),
+                    " s; the best, ", two(r.found_seconds), " ms before the integer program, is ",
+                    tactics.empty() ? "whole" : tactics));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += wrapped(indent, "weights and state: " + impl_->held);

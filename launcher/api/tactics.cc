@@ -21,11 +21,17 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 /// A plan under the first tactics.
 struct Stage {
   std::string tactic;
-  double seconds = 0;
-  int64_t bytes = 0;                     // of the fullest rank
-  std::map<std::string, int64_t> calls;  // of collectives in a step, by kind
+  TacticReport report;
   std::vector<Unresolved> unresolved;
 };
+
+/// Tactics are finished by propagation, unless the request says how; whatever memory that takes.
+PlanRequest of_tactics(PlanRequest request) {
+  request.strict = false;
+  request.memory_bytes = kNoLimit;
+  if (request.planner == "auto") request.planner = "propagate";
+  return request;
+}
 
 Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const TrainingPlan made = make_plan(world, model, request);
@@ -33,16 +39,17 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const std::vector<int64_t> bytes = made.predicted_bytes();
   Stage out;
   out.tactic = request.tactics.empty() ? "(none)" : request.tactics.back();
-  out.seconds = plan.train.seconds;
-  out.bytes = *std::max_element(bytes.begin(), bytes.end());
+  out.report.seconds = plan.train.seconds;
+  out.report.bytes = *std::max_element(bytes.begin(), bytes.end());
   out.unresolved = plan.report.unresolved;
+  out.report.unresolved = out.unresolved.size();
   if (!world.leader()) return out;
   const PlanAnalysis analysis =
       analyse({step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
                [&](int64_t rank) { return compile_for_rank(model.impl(), plan, rank).train; }});
   for (const CollectiveTraits& kind : kCollectives) {
     const auto it = analysis.calls.find(std::string(kind.name));
-    if (!kind.local && it != analysis.calls.end()) out.calls.emplace(it->first, it->second);
+    if (!kind.local && it != analysis.calls.end()) out.report.calls.emplace(it->first, it->second);
   }
   return out;
 }
@@ -52,18 +59,19 @@ std::string stages_text(const std::vector<Stage>& stages) {
   size_t width = 8;
   for (const Stage& stage : stages) {
     width = std::max(width, stage.tactic.size() + 2);
-    for (const auto& [kind, calls] : stage.calls) kinds[kind] = kind.size() + 2;
+    for (const auto& [kind, calls] : stage.report.calls) kinds[kind] = kind.size() + 2;
   }
   std::string out = left("tactic", width) + right("step", 10) + right("a rank", 12);
   for (const auto& [kind, columns] : kinds) out += right(kind, columns);
   out += right("unresolved", 12) + '\n';
   for (const Stage& stage : stages) {
-    out += left(stage.tactic, width) + right(ms(stage.seconds), 10) + right(mib(stage.bytes), 12);
+    out += left(stage.tactic, width) + right(ms(stage.report.seconds), 10) +
+           right(mib(stage.report.bytes), 12);
     for (const auto& [kind, columns] : kinds) {
-      const auto it = stage.calls.find(kind);
-      out += right(str(it == stage.calls.end() ? 0 : it->second), columns);
+      const auto it = stage.report.calls.find(kind);
+      out += right(str(it == stage.report.calls.end() ? 0 : it->second), columns);
     }
-    out += right(str(stage.unresolved.size()), 12) + '\n';
+    out += right(str(stage.report.unresolved), 12) + '\n';
   }
   return out;
 }
@@ -123,9 +131,9 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
     for (const auto& [number, way] : open.first->ways) {
       const Stage& stage = priced[next++];
       out += wrapped(str("  ", left(to_string(way), 26), "  "),
-                     str(signed_ms(stage.seconds - last.seconds), " and ",
-                         signed_mib(stage.bytes - last.bytes), " a rank with --tactic '",
-                         tactic(*open.first, number, ""), "'"));
+                     str(signed_ms(stage.report.seconds - last.report.seconds), " and ",
+                         signed_mib(stage.report.bytes - last.report.bytes),
+                         " a rank with --tactic '", tactic(*open.first, number, ""), "'"));
     }
   }
   return out;
@@ -142,10 +150,7 @@ RuleOf rules_of(const Graph& graph, RuleCache& cache) {
 
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
   std::vector<Stage> stages;
-  PlanRequest upto = request;
-  upto.strict = false;
-  upto.memory_bytes = kNoLimit;
-  if (upto.planner == "auto") upto.planner = "propagate";
+  PlanRequest upto = of_tactics(request);
   for (size_t count = 0; count <= request.tactics.size(); ++count) {
     upto.tactics.assign(request.tactics.begin(),
                         request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
@@ -153,6 +158,10 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
   }
   std::string prices = prices_text(world, model, upto, stages.back());
   return world.leader() ? stages_text(stages) + prices : "";
+}
+
+TacticReport report_tactics(World& world, const Model& model, const PlanRequest& request) {
+  return stage_of(world, model, of_tactics(request)).report;
 }
 
 std::string explain_colours(const Model& model) {

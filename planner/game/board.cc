@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/at.h"
+#include "planner/schedule/demands.h"
 #include "planner/space/strategy.h"
 
 namespace shardrun {
@@ -28,7 +29,18 @@ int side_of(const Sharding& sharding, int axis) {
 }
 
 Placements as_mask(int side) {
-  return side >= 0 ? cut_along(at(side)) : side == Way::kPartial ? kPartial : kReplicated;
+  return side >= 0 ? cut_along(at(side)) : side == Way::kPartial ? kSummands : kReplicated;
+}
+
+/// Does a demand let a node be cut so along an axis?
+bool fits(const Way& way, const NodeDemand& demand, size_t axis) {
+  for (size_t k = 0; k < way.in.size(); ++k) {
+    if ((demand.in[k][axis] & as_mask(way.in[k])) == 0) return false;
+  }
+  for (size_t r = 0; r < way.out.size(); ++r) {
+    if ((demand.out[r][axis] & as_mask(way.out[r])) == 0) return false;
+  }
+  return true;
 }
 
 /// Parts of a sum go in and out, and nothing is cut.
@@ -251,18 +263,6 @@ ClassWays GameBoard::of(const Propagation& propagation) const {
   return out;
 }
 
-bool GameBoard::fits(size_t item_class, const NodeDemand& demand, size_t axis,
-                     size_t letter) const {
-  const Way& way = classes_[item_class].letters[letter].way;
-  for (size_t k = 0; k < way.in.size(); ++k) {
-    if ((demand.in[k][axis] & as_mask(way.in[k])) == 0) return false;
-  }
-  for (size_t r = 0; r < way.out.size(); ++r) {
-    if ((demand.out[r][axis] & as_mask(way.out[r])) == 0) return false;
-  }
-  return true;
-}
-
 std::vector<ClassWays> GameBoard::of_schedule(const Schedule& schedule,
                                               const RuleOf& rule_of) const {
   std::vector<ClassWays> out(at(mesh_.axis_count()), ClassWays(classes_.size(), 0));
@@ -275,7 +275,7 @@ std::vector<ClassWays> GameBoard::of_schedule(const Schedule& schedule,
       // What is left to a search is not cut here.
       if (mesh_.axis_size(static_cast<int>(a)) == 1 || demand.out[0][a] == kAnyPlacement) continue;
       for (size_t l = 1; l < classes_[c].first_passing && out[a][c] == 0; ++l) {
-        if (fits(c, demand, a, l)) out[a][c] = static_cast<uint8_t>(l);
+        if (fits(classes_[c].letters[l].way, demand, a)) out[a][c] = static_cast<uint8_t>(l);
       }
     }
   }

@@ -9,7 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "planner/schedule/demands.h"
+#include "planner/schedule/propagate.h"
+#include "planner/schedule/schedule.h"
 #include "planner/space/search_space.h"
 
 namespace shardrun {
@@ -99,7 +100,6 @@ class GameBoard {
   void add_arguments();
   static int spelled(const Class& one, std::span<const uint8_t> by_axis);  // -1: there is none
   int nearest(size_t item_class, std::span<const uint8_t> by_axis) const;
-  bool fits(size_t item_class, const NodeDemand& demand, size_t axis, size_t letter) const;
 
   const Graph& graph_;
   const Mesh& mesh_;

@@ -9,10 +9,10 @@
 namespace shardrun {
 namespace {
 
-constexpr Placements kUncut = kReplicated | kPartial;
+constexpr Placements kUncut = kReplicated | kSummands;
 
 Placements as_mask(int dim) {
-  return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kPartial : kReplicated;
+  return dim >= 0 ? cut_along(at(dim)) : dim == Way::kPartial ? kSummands : kReplicated;
 }
 
 bool uses_axis(const Sharding& sharding, int axis) {
@@ -289,7 +289,7 @@ Demands::Placed Demands::by_model(NodeId id, const Axis& axis) const {
     if (weight(value) != 0) return weight(value);
     if (!axis.cuts.sequence) return own;
     if (of_stream(value))
-      return cuts(value, dims_.sequence) | (made ? kPartial : works ? kReplicated : 0);
+      return cuts(value, dims_.sequence) | (made ? kSummands : works ? kReplicated : 0);
     return inside(value) && leaves ? own : own | cuts(value, dims_.sequence);
   };
   Placed out;

@@ -51,7 +51,7 @@ Placements placement_of(const Sharding& sharding, int axis) {
       return cut_along(d);
   }
   for (const Sharding::Partial& p : sharding.partial) {
-    if (p.axis == axis) return kPartial;
+    if (p.axis == axis) return kSummands;
   }
   return kReplicated;
 }
@@ -72,7 +72,7 @@ bool allowed(const NodeDemand& demand, size_t axis, const SpmdRule::Option* opti
       if (placements != nullptr) {
         const Placement& p = (*placements)[i];
         as = p.kind == Placement::Kind::shard     ? cut_along(at(p.dim))
-             : p.kind == Placement::Kind::partial ? kPartial
+             : p.kind == Placement::Kind::partial ? kSummands
                                                   : kReplicated;
       }
       if ((masks[i][axis] & as) == 0) return false;
@@ -100,8 +100,8 @@ bool any_allowed(const NodeDemand& demand, const std::vector<Strategy>& strategi
 
 /// Whole operands and results are good enough along `axis`.
 void relax_along(NodeDemand& demand, size_t axis) {
-  for (auto& masks : demand.in) masks[axis] |= kReplicated | kPartial;
-  for (auto& masks : demand.out) masks[axis] |= kReplicated | kPartial;
+  for (auto& masks : demand.in) masks[axis] |= kReplicated | kSummands;
+  for (auto& masks : demand.out) masks[axis] |= kReplicated | kSummands;
 }
 
 std::string list_shardings(const std::set<std::string>& shardings) {

@@ -278,6 +278,9 @@ struct TacticReport {
   size_t unresolved = 0;                 // nodes at which propagation stopped
 };
 
+/// The last row of explain_tactics. The calls are known on rank 0 alone.
+TacticReport report_tactics(World& world, const Model& model, const PlanRequest& request);
+
 /// Planning as a game, for agents of one's own: each action is a tactic more, cutting a group of
 /// colours along a mesh axis, with a digit for each of its sets of conflicts.
 ///
@@ -285,10 +288,10 @@ struct TacticReport {
 ///     session.apply(session.actions()[0]);
 ///     session.price().seconds ... session.undo() ... session.report().seconds
 ///
-/// It begins with the request's tactics, and is played on the calling rank; `world` and `model`
-/// must outlive it. Of mesh, cluster, memory_bytes, shard, tactics, whole_sums and ranks the
-/// request says what they say for make_plan; with its planner "mcts-arguments" actions cut one dim
-/// of arguments that look alike.
+/// It begins with the request's tactics. Of mesh, cluster, memory_bytes, shard, tactics, whole_sums
+/// and ranks the request says what they say for make_plan; with the planner "mcts-arguments"
+/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls, which
+/// `world` and `model` outlive.
 class PlanSession {
  public:
   /// Throws Failure(call): no mesh, or one of more than three axes, or what make_plan says.
@@ -315,7 +318,7 @@ class PlanSession {
   void apply(const std::string& action);
   /// Throws Failure(call) if nothing was applied.
   void undo();
-  /// The state as a plan, partitioned and laid out: what explain_tactics' last row says.
+  /// report_tactics of tactics(): the state as a plan, partitioned and laid out.
   TacticReport report();
 
  private:
