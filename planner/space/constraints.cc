@@ -398,12 +398,12 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   split.rounds = folding.rounds;
   split.class_of_node.assign(folding.class_of_node.size(), -1);
   split.class_of_value.assign(folding.class_of_value.size(), -1);
-  std::map<std::tuple<int, NodeDemand>, int> known;
+  std::map<std::tuple<int, NodeDemand, int>, int> known;
   std::vector<SpmdRule> split_rules;
   class_demand_.clear();
-  const auto class_for = [&](int old, NodeDemand demand) {
+  const auto class_for = [&](int old, NodeDemand demand, int maker) {
     const auto [it, fresh] =
-        known.emplace(std::tuple(old, demand), static_cast<int>(split.classes.size()));
+        known.emplace(std::tuple(old, demand, maker), static_cast<int>(split.classes.size()));
     if (fresh) {
       split.classes.emplace_back();
       split_rules.push_back(rules[at(old)]);
@@ -413,7 +413,7 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   };
   for (size_t n = 0; n < graph_.nodes().size(); ++n) {
     const auto id = static_cast<NodeId>(n);
-    const int c = class_for(folding.class_of_node[n], demands_->node(id));
+    const int c = class_for(folding.class_of_node[n], demands_->node(id), -1);
     split.class_of_node[n] = c;
     split.classes[at(c)].nodes.push_back(id);
   }
@@ -422,7 +422,10 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
     const auto id = static_cast<ValueId>(v);
     NodeDemand demand;
     demand.out = {demands_->held(id)};
-    const int c = class_for(folding.class_of_value[v], std::move(demand));
+    // What lies as it is made is apart where it is made otherwise.
+    const int maker =
+        is_made(id) ? split.class_of_node[at(graph_.value(graph_.updates.at(id)).producer)] : -1;
+    const int c = class_for(folding.class_of_value[v], std::move(demand), maker);
     split.class_of_value[v] = c;
     split.classes[at(c)].values.push_back(id);
   }
