@@ -6,7 +6,9 @@
 #include <set>
 
 #include "base/clock.h"
+#include "base/processors.h"
 #include "graph/passes/recompute.h"
+#include "planner/game/proposal.h"
 #include "planner/reshard/forbidden_reshardings.h"
 #include "planner/reshard/sum_price.h"
 #include "planner/rules/placing.h"
@@ -21,6 +23,9 @@ constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
+/// A tree search ends after so many states: a share of the seconds that there are, at so many a
+/// second of one core. By count, so that a plan does not depend on the machine.
+constexpr double kTreeShare = 0.1, kStatesPerSecond = 20000;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -54,6 +59,12 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
                    options.pinned) {}
 
 std::optional<Plan> PlanSearch::run(PlanReport& report) {
+  SearchSpace all = prepare(report);
+  if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
+  return solve(std::move(all), report);
+}
+
+SearchSpace PlanSearch::prepare(PlanReport& report) {
   std::map<std::string, Sharding> apart = constraints_.pinned();
   apart.insert(options_.avoided.begin(), options_.avoided.end());
   folding_ = fold(graph_, apart, constraints_.asked_nodes());
@@ -76,7 +87,52 @@ std::optional<Plan> PlanSearch::run(PlanReport& report) {
              "--strict: ", to_string(report.unresolved.front(), graph_, mesh_));
   drop_avoided(all);
   report.build_seconds = since(begin);
-  return solve(std::move(all), report);
+  return all;
+}
+
+RuleOf PlanSearch::rule_of() const {
+  return [this](NodeId n) -> const SpmdRule& {
+    return class_rules_[static_cast<size_t>(folding_.class_of_node[static_cast<size_t>(n)])];
+  };
+}
+
+std::unique_ptr<GameTable> PlanSearch::table(const GameOptions& rules) {
+  PlanReport unread;
+  return table_of(prepare(unread), rules);
+}
+
+std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space, const GameOptions& rules) {
+  restrict(space);
+  return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space), times_,
+                                     rules);
+}
+
+/// Leaves the strategies of the states that a tree search likes best.
+void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
+  const double begin = thread_seconds();
+  GameOptions rules;
+  rules.arguments_only = planner_ == PlannerKind::mcts_arguments;
+  rules.in_front = !rules.arguments_only;
+  rules.memory_limit = options_.memory_limit;
+  const std::unique_ptr<GameTable> table = table_of(space, rules);
+  report.build_seconds += since(begin);
+  const double searching = thread_seconds();
+  MctsOptions search;
+  search.seed = options_.seed;
+  search.threads = usable_cores();
+  search.evaluations = static_cast<int64_t>(kTreeShare * options_.solve_seconds * kStatesPerSecond);
+  const Proposal found = propose(table->board, rule_of(), options_.tactics, search);
+  report.tree_seconds += since(searching);
+  report.evaluations += found.evaluations;
+  report.found_tactics = found.tactics;
+  report.found_seconds = found.price.seconds;
+  report.has_bound = false;
+  for (size_t c = 0; c < space.strategies.size(); ++c) {
+    if (folding_.classes[c].nodes.empty()) continue;
+    std::vector<Strategy> kept;
+    for (int s : found.strategies[c]) kept.push_back(space.strategies[c][static_cast<size_t>(s)]);
+    space.strategies[c] = std::move(kept);
+  }
 }
 
 void PlanSearch::drop_avoided(SearchSpace& space) const {
@@ -107,7 +163,7 @@ void PlanSearch::find_rules() {
 
 /// A class's rule, with the options in which rows are exchanged if all its nodes know their
 /// numbers.
-SpmdRule PlanSearch::rule_of(size_t c) {
+SpmdRule PlanSearch::rule_with_rows(size_t c) {
   SpmdRule rule = class_rules_[c];
   std::optional<OpDef::NumberedRows> rows;
   for (NodeId id : folding_.classes[c].nodes) {
@@ -166,7 +222,7 @@ SearchSpace PlanSearch::enumerate() {
       space.strategies[c] = pooled(folding_.classes[c]);
       continue;
     }
-    const SpmdRule rule = rule_of(c);
+    const SpmdRule rule = rule_with_rows(c);
     const auto count = [&](NodePlan& plan) { return count_rows(folding_.classes[c], plan); };
     space.strategies[c] =
         constraints_.strategies(c, folding_, [&](const Constraints::MayTake& may_take) {

@@ -1,6 +1,7 @@
 // PlanSearch: the search for a Graph's best plan under one planner and one memory limit.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,9 @@
 #include "planner/space/extract_plan.h"
 
 namespace shardrun {
+
+struct GameOptions;  // planner/game/board.h
+struct GameTable;    // planner/game/proposal.h
 
 /// A plan whose arena was looked at, and what it predicts.
 struct LaidOut {
@@ -33,6 +37,10 @@ class PlanSearch {
   /// avoided leave no plan.
   std::optional<Plan> run(PlanReport& report);
 
+  /// A game over all strategies of this search, which must outlive it. Instead of run().
+  std::unique_ptr<GameTable> table(const GameOptions& rules);
+  RuleOf rule_of() const;
+
   /// Of the plans that were laid out the one of the fewest bytes.
   const std::optional<LaidOut>& smallest() const { return smallest_; }
   /// Of all plans, whatever they need.
@@ -43,8 +51,14 @@ class PlanSearch {
   int64_t held_bytes() const { return held_bytes_; }
 
  private:
+  SearchSpace prepare(PlanReport& report);
+  std::unique_ptr<GameTable> table_of(SearchSpace space, const GameOptions& rules);
+  void keep_proposed(SearchSpace& space, PlanReport& report);
+  bool searches_trees() const {
+    return planner_ == PlannerKind::mcts || planner_ == PlannerKind::mcts_arguments;
+  }
   void find_rules();
-  SpmdRule rule_of(size_t item_class);
+  SpmdRule rule_with_rows(size_t item_class);
   SearchSpace enumerate();
   int64_t count_rows(const Folding::Class& members, NodePlan& plan);
   std::vector<Strategy> pooled(const Folding::Class& members);

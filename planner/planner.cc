@@ -76,8 +76,9 @@ class Planning {
   bool too_many_axes() const {
     int axes = 0;
     for (int axis = 0; axis < mesh_.axis_count(); ++axis) axes += mesh_.axis_size(axis) > 1;
-    return (is_free() || kind_ == PlannerKind::beam) && options_.tactics.empty() &&
-           axes > kMostSearchedAxes;
+    return (is_free() || kind_ == PlannerKind::beam || kind_ == PlannerKind::mcts ||
+            kind_ == PlannerKind::mcts_arguments) &&
+           options_.tactics.empty() && axes > kMostSearchedAxes;
   }
 
   /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as

@@ -106,25 +106,22 @@ std::function<void(Plan&)> retiming(
   };
 }
 
-PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit,
-                         const Cluster& cluster, Measures& measures) {
-  PlanOptions options;
-  options.planner = request.planner;
-  options.requests = request.shard;
-  options.tactics = request.tactics;
-  options.strict = request.strict;
-  options.solve_seconds = request.solve_seconds;
-  options.seed = request.seed;
-  options.memory_limit = limit;
-  options.whole_sums = request.whole_sums;
-  options.contents = contents_of(model);
-  options.arena_use = [&, limit](const Plan& candidate) {
+/// The same with every plan's arena, and its times, of the ranks' programs.
+PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures) {
+  options.arena_use = [&, limit = options.memory_limit](const Plan& candidate) {
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
   options.retime =
       retiming(cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
   return options;
+}
+
+/// Planners whose tactics are of the training step's values.
+bool asks_for_tactics(const std::string& planner) {
+  const std::optional<PlannerKind> kind = kind_named(kPlanners, planner);
+  return kind == PlannerKind::propagate || kind == PlannerKind::mcts ||
+         kind == PlannerKind::mcts_arguments;
 }
 
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
@@ -138,7 +135,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
   RuleCache rules;
-  PlanOptions options = plan_options(model, request, limit, out.cluster, measures);
+  PlanOptions options = laying_out(plan_options(model, request, limit), out.cluster, measures);
   options.recompute = request.recompute == "auto" && model.no_training.empty();
   AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
   options.requests.insert(options.requests.end(), annotated.requests.begin(),
@@ -155,7 +152,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
   evaluation.tactics.clear();
-  if (kind_named(kPlanners, options.planner) == PlannerKind::propagate) evaluation.planner = "auto";
+  if (asks_for_tactics(options.planner)) evaluation.planner = "auto";
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
@@ -300,12 +297,7 @@ void begin_plan(World& world, const PlanRequest& request, int64_t ranks, Trainin
     if (backend().collectives == Collectives::apart) plan.cluster.collectives = Collectives::apart;
     return;
   }
-  // Those of this World, or as many as were asked for.
-  const int threads =
-      ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
-  plan.cluster = find_cluster(request.cluster, ranks)
-                     .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
-  if (backend().collectives == Collectives::apart) plan.cluster.collectives = Collectives::apart;
+  plan.cluster = planned_cluster(world, request, ranks);
 }
 
 /// What rank 0 does for all: the plan of the file, or the best that is found.
@@ -350,6 +342,30 @@ void read_text_of_rank0(const std::string& text, TrainingPlan::Impl& plan) {
 }
 
 }  // namespace
+
+Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks) {
+  // Those of this World, or as many as were asked for.
+  const int threads =
+      ranks == world.size() ? world.impl().kernel_threads : world.impl().asked.value_or(0);
+  Cluster cluster = find_cluster(request.cluster, ranks)
+                        .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
+  if (backend().collectives == Collectives::apart) cluster.collectives = Collectives::apart;
+  return cluster;
+}
+
+PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit) {
+  PlanOptions options;
+  options.planner = request.planner;
+  options.requests = request.shard;
+  options.tactics = request.tactics;
+  options.strict = request.strict;
+  options.solve_seconds = request.solve_seconds;
+  options.seed = request.seed;
+  options.memory_limit = limit;
+  options.whole_sums = request.whole_sums;
+  options.contents = contents_of(model);
+  return options;
+}
 
 const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   return plan.recomputing ? *plan.recomputing : model.train;
@@ -445,7 +461,7 @@ Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding) {
   Measures measures(model, plan.cluster);
   const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
-  PlanOptions options = plan_options(model, request, limit, plan.cluster, measures);
+  PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
   options.tactics = plan.request.tactics;
@@ -505,6 +521,14 @@ std::string TrainingPlan::summary() const {
                                ", discovery ", format("%.2f", r.discovery_seconds), ", planning ",
                                format("%.2f", impl_->planning_seconds), " (search ",
                                format("%.2f", r.build_seconds + r.solve_seconds), ")"));
+  }
+  if (r.evaluations > 0) {
+    std::string tactics;
+    for (const std::string& text : r.found_tactics) tactics += (tactics.empty() ? "" : ", ") + text;
+    out += wrapped(
+        indent, str("tree search: ", r.evaluations, " states in ", format("%.2f", r.tree_seconds),
+                    " s; the best, ", two(r.found_seconds), " ms before the integer program, is ",
+                    tactics.empty() ? "whole" : tactics));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += hints_text(impl_->hints);

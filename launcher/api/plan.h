@@ -55,6 +55,11 @@ struct RankPrograms {
 RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
                               int64_t rank);
 
+/// What a plan for so many ranks that is made here predicts with.
+Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks);
+/// The request to the planner; nothing is laid out. `limit`: bytes of a rank; 0: none.
+PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit);
+
 /// The training plan again, but without `sharding` for `value`.
 Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
                   const PlanRequest& request, const std::string& value, const Sharding& sharding);

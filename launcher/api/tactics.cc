@@ -23,14 +23,20 @@ constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 4;
 /// A plan under the first tactics.
 struct Stage {
   std::string tactic;
+  TacticReport report;
   Mesh mesh;  // of ranks, where the request leaves it to the planner
-  double seconds = 0;
-  int64_t bytes = 0;                           // of the fullest rank
-  std::map<std::string, int64_t> collectives;  // of a step, by kind
   std::vector<Unresolved> unresolved;
   double seconds_without = 0;  // of the plan with all tactics but this one, less all of them
   int64_t bytes_without = 0;
 };
+
+/// Tactics are finished by propagation, unless the request says how; whatever memory that takes.
+PlanRequest of_tactics(PlanRequest request) {
+  request.strict = false;
+  request.memory_bytes = kNoLimit;
+  if (request.planner == "auto") request.planner = "propagate";
+  return request;
+}
 
 Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   const TrainingPlan made = make_plan(world, model, request);
@@ -39,9 +45,10 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   Stage out;
   out.tactic = request.tactics.empty() ? "(none)" : request.tactics.back();
   out.mesh = plan.train.mesh;
-  out.seconds = plan.train.seconds;
-  out.bytes = *std::max_element(bytes.begin(), bytes.end());
+  out.report.seconds = plan.train.seconds;
+  out.report.bytes = *std::max_element(bytes.begin(), bytes.end());
   out.unresolved = plan.report.unresolved;
+  out.report.unresolved = out.unresolved.size();
   if (!world.leader()) return out;
   const PlanAnalysis analysis =
       analyse({step_of(model.impl(), plan), plan.train, plan.cluster, plan.bytes,
@@ -51,7 +58,7 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
     if (kind.local) local.insert(kind.name);
   }
   for (const PlannedCollective& line : analysis.collectives) {
-    if (local.count(line.kind) == 0) out.collectives[line.kind] += line.runs;
+    if (local.count(line.kind) == 0) out.report.collectives[line.kind] += line.runs;
   }
   return out;
 }
@@ -61,18 +68,19 @@ std::string stages_text(const std::vector<Stage>& stages) {
   size_t width = 8;
   for (const Stage& stage : stages) {
     width = std::max(width, stage.tactic.size() + 2);
-    for (const auto& [kind, count] : stage.collectives) kinds[kind] = kind.size() + 2;
+    for (const auto& [kind, count] : stage.report.collectives) kinds[kind] = kind.size() + 2;
   }
   std::string out = left("tactic", width) + right("step", 10) + right("a rank", 12);
   for (const auto& [kind, columns] : kinds) out += right(kind, columns);
   out += right("unresolved", 12) + right("left out", 13) + '\n';
   for (const Stage& stage : stages) {
-    out += left(stage.tactic, width) + right(ms(stage.seconds), 10) + right(mib(stage.bytes), 12);
+    out += left(stage.tactic, width) + right(ms(stage.report.seconds), 10) +
+           right(mib(stage.report.bytes), 12);
     for (const auto& [kind, columns] : kinds) {
-      const auto it = stage.collectives.find(kind);
-      out += right(str(it == stage.collectives.end() ? 0 : it->second), columns);
+      const auto it = stage.report.collectives.find(kind);
+      out += right(str(it == stage.report.collectives.end() ? 0 : it->second), columns);
     }
-    out += right(str(stage.unresolved.size()), 12);
+    out += right(str(stage.report.unresolved), 12);
     if (&stage != &stages.front())
       out +=
           right(signed_ms(stage.seconds_without), 13) + right(signed_mib(stage.bytes_without), 13);
@@ -137,9 +145,9 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
     for (const auto& [number, way] : open.first->ways) {
       const Stage& stage = priced[next++];
       out += wrapped(str("  ", left(to_string(way), 26), "  "),
-                     str(signed_ms(stage.seconds - last.seconds), " and ",
-                         signed_mib(stage.bytes - last.bytes), " a rank with --tactic '",
-                         tactic(*open.first, number, ""), "'"));
+                     str(signed_ms(stage.report.seconds - last.report.seconds), " and ",
+                         signed_mib(stage.report.bytes - last.report.bytes),
+                         " a rank with --tactic '", tactic(*open.first, number, ""), "'"));
     }
   }
   return out;
@@ -149,10 +157,7 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
 
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
   std::vector<Stage> stages;
-  PlanRequest upto = request;
-  upto.strict = false;
-  upto.memory_bytes = kNoLimit;
-  if (upto.planner == "auto") upto.planner = "propagate";
+  PlanRequest upto = of_tactics(request);
   for (size_t count = 0; count <= request.tactics.size(); ++count) {
     upto.tactics.assign(request.tactics.begin(),
                         request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
@@ -163,11 +168,15 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
     others.tactics.erase(others.tactics.begin() + static_cast<std::ptrdiff_t>(left_out));
     const Stage without =
         left_out + 1 == request.tactics.size() ? stages[left_out] : stage_of(world, model, others);
-    stages[left_out + 1].seconds_without = without.seconds - stages.back().seconds;
-    stages[left_out + 1].bytes_without = without.bytes - stages.back().bytes;
+    stages[left_out + 1].seconds_without = without.report.seconds - stages.back().report.seconds;
+    stages[left_out + 1].bytes_without = without.report.bytes - stages.back().report.bytes;
   }
   std::string prices = prices_text(world, model, upto, stages.back());
   return world.leader() ? stages_text(stages) + prices : "";
+}
+
+TacticReport report_tactics(World& world, const Model& model, const PlanRequest& request) {
+  return stage_of(world, model, of_tactics(request)).report;
 }
 
 std::string explain_colours(const Model& model) {

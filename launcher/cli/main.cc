@@ -163,11 +163,12 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
 
 void Call::check() const {
   if (app_.get_subcommands().empty()) {
-    throw Failure(Failure::Kind::call,
-                  "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-                  "evaluate, run, sample, rules, export, explain, model, solve, calibrate, bench; "
-                  "--help tells "
-                  "more");
+    throw Failure(
+        Failure::Kind::call,
+        "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
+        "evaluate, run, sample, rules, play, export, explain, model, solve, calibrate, bench; "
+        "--help tells "
+        "more");
   }
   if (is_asked_on_all() && args_.ranks && launched_processes() > 1) {
     throw Failure(Failure::Kind::call,

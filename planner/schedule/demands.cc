@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-constexpr Placements kUncut = kReplicated | kPartial;
+constexpr Placements kUncut = kReplicated | kSummands;
 
 bool says_something(const std::vector<Placements>& masks) {
   return std::any_of(masks.begin(), masks.end(), [](Placements mask) { return mask != kUncut; });
@@ -28,7 +28,7 @@ int side_along(const Sharding& sharding, int axis) {
 }
 
 Placements as_mask(int side) {
-  return side >= 0 ? cut_along(at(side)) : side == Way::kPartial ? kPartial : kReplicated;
+  return side >= 0 ? cut_along(at(side)) : side == Way::kPartial ? kSummands : kReplicated;
 }
 
 Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
@@ -287,7 +287,7 @@ Demands::Placed Demands::by_model(NodeId id, const Axis& axis) const {
     if (weight(value) != 0) return weight(value);
     if (!axis.cuts.sequence) return own;
     if (of_stream(value))
-      return cuts(value, dims_.sequence) | (made ? kPartial : works ? kReplicated : 0);
+      return cuts(value, dims_.sequence) | (made ? kSummands : works ? kReplicated : 0);
     return inside(value) && leaves ? own : own | cuts(value, dims_.sequence);
   };
   Placed out;

@@ -17,7 +17,7 @@ namespace shardrun {
 
 /// How a value may lie along one mesh axis, as a set.
 using Placements = uint64_t;
-inline constexpr Placements kReplicated = 1, kPartial = 2, kAnyPlacement = ~Placements{0};
+inline constexpr Placements kReplicated = 1, kSummands = 2, kAnyPlacement = ~Placements{0};
 inline constexpr Placements cut_along(size_t dim) { return dim < 62 ? Placements{4} << dim : 0; }
 
 /// How a Sharding lies along one axis: the dim that it cuts, Way::kPartial, or Way::kWhole.

@@ -20,18 +20,30 @@ std::string to_string(const Unresolved& unresolved, const Graph& graph, const Me
 Propagation::Propagation(const Graph& graph, const Colours& colours)
     : graph_(graph),
       colours_(colours),
-      readers_(graph.values().size()),
-      tied_(graph.values().size(), kNoValue),
       way_(graph.nodes().size(), kOpen),
       dim_(graph.values().size(), kOpen) {
+  Links links{std::vector<std::vector<NodeId>>(graph.values().size()),
+              std::vector<ValueId>(graph.values().size(), kNoValue)};
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    for (ValueId in : graph.nodes()[n].inputs) readers_[at(in)].push_back(static_cast<NodeId>(n));
+    for (ValueId in : graph.nodes()[n].inputs)
+      links.readers[at(in)].push_back(static_cast<NodeId>(n));
   }
   for (const auto& [held, next] : graph.updates) {
     if (graph.value(next).role != Role::computed) continue;
-    tied_[at(held)] = next;
-    tied_[at(next)] = held;
+    links.tied[at(held)] = next;
+    links.tied[at(next)] = held;
   }
+  links_ = std::make_shared<const Links>(std::move(links));
+}
+
+uint64_t Propagation::hash() const {
+  uint64_t out = 0xcbf29ce484222325ull;
+  const auto add = [&](int number) {
+    out = (out ^ static_cast<uint64_t>(static_cast<int64_t>(number))) * 0x100000001b3ull;
+  };
+  for (int way : way_) add(way);
+  for (int dim : dim_) add(dim);
+  return out;
 }
 
 void Propagation::place(ValueId value, int dim) {
@@ -41,8 +53,9 @@ void Propagation::place(ValueId value, int dim) {
     if (node >= 0 && way(node) == kOpen) open_.insert(node);
   };
   look(graph_.value(value).producer);
-  for (NodeId reader : readers_[at(value)]) look(reader);
-  if (tied_[at(value)] != kNoValue && dim >= 0) place(tied_[at(value)], dim);
+  for (NodeId reader : links_->readers[at(value)]) look(reader);
+  const ValueId tied = links_->tied[at(value)];
+  if (tied != kNoValue && dim >= 0) place(tied, dim);
 }
 
 void Propagation::settle(NodeId node, int way) {

@@ -1,7 +1,9 @@
 // Propagation: from a few cut dims along one mesh axis to how every node is cut.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -54,6 +56,8 @@ class Propagation {
   int way(NodeId node) const { return way_[static_cast<size_t>(node)]; }
   /// A dim, Way::kPartial, kWhole, or kOpen.
   int dim(ValueId value) const { return dim_[static_cast<size_t>(value)]; }
+  /// Of all that is known.
+  uint64_t hash() const;
   /// Nodes at which it stopped, with the ways that fit alike.
   std::vector<std::pair<NodeId, std::vector<int>>> unresolved() const;
 
@@ -67,8 +71,11 @@ class Propagation {
 
   const Graph& graph_;
   const Colours& colours_;
-  std::vector<std::vector<NodeId>> readers_;  // by value
-  std::vector<ValueId> tied_;                 // by value: what it replaces, or is replaced by
+  struct Links {
+    std::vector<std::vector<NodeId>> readers;  // by value
+    std::vector<ValueId> tied;                 // by value: what it replaces, or is replaced by
+  };
+  std::shared_ptr<const Links> links_;  // copies have it in common
   std::vector<int> way_, dim_;
   std::map<std::pair<NodeId, size_t>, int> read_;  // by node and operand
   std::set<NodeId> open_;  // nodes beside a value that is known, whose way is not

@@ -197,6 +197,11 @@ std::optional<Schedule> schedule_of(const std::string& planner,
   for (const std::string& text : tactics) {
     for (Cut& cut : parse_tactic(text, mesh)) out.push_back(std::move(cut));
   }
+  const std::optional<PlannerKind> kind = planner_named(planner);
+  if (kind == PlannerKind::mcts || kind == PlannerKind::mcts_arguments) {
+    for (int axis = 0; axis < mesh.axis_count(); ++axis)  // the search goes on from there
+      out.push_back({Target::automatic, axis, "", 0, {}, ""});
+  }
   return out;
 }
 

@@ -84,7 +84,8 @@ int baseline_names(const std::string& planner);
 /// beside each that cuts the model, in both orders.
 std::vector<std::string> baselines_of(const Mesh& mesh);
 
-/// What a planner's name and tactics say together; nullopt: nothing, all is left to the search.
+/// What a planner's name and tactics say together; nullopt: nothing, all is left to the search. A
+/// tree search goes on from its tactics: what they say nothing of is free on every axis.
 /// Throws invalid_input if a baseline is given tactics.
 std::optional<Schedule> schedule_of(const std::string& planner,
                                     const std::vector<std::string>& tactics, const Mesh& mesh);

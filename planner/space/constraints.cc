@@ -26,7 +26,7 @@ bool allowed(const NodeDemand& demand, size_t axis, const SpmdRule::Option* opti
       if (placements != nullptr) {
         const Placement& p = (*placements)[i];
         as = p.kind == Placement::Kind::shard     ? cut_along(at(p.dim))
-             : p.kind == Placement::Kind::partial ? kPartial
+             : p.kind == Placement::Kind::partial ? kSummands
                                                   : kReplicated;
       }
       if ((masks[i][axis] & as) == 0) return false;
@@ -54,8 +54,8 @@ bool any_allowed(const NodeDemand& demand, const std::vector<Strategy>& strategi
 
 /// Whole operands and results are good enough along `axis`.
 void relax_along(NodeDemand& demand, size_t axis) {
-  for (auto& masks : demand.in) masks[axis] |= kReplicated | kPartial;
-  for (auto& masks : demand.out) masks[axis] |= kReplicated | kPartial;
+  for (auto& masks : demand.in) masks[axis] |= kReplicated | kSummands;
+  for (auto& masks : demand.out) masks[axis] |= kReplicated | kSummands;
 }
 
 std::string list_shardings(const std::set<std::string>& shardings) {
@@ -399,12 +399,12 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   split.rounds = folding.rounds;
   split.class_of_node.assign(folding.class_of_node.size(), -1);
   split.class_of_value.assign(folding.class_of_value.size(), -1);
-  std::map<std::tuple<int, NodeDemand>, int> known;
+  std::map<std::tuple<int, NodeDemand, int>, int> known;
   std::vector<SpmdRule> split_rules;
   class_demand_.clear();
-  const auto class_for = [&](int old, NodeDemand demand) {
+  const auto class_for = [&](int old, NodeDemand demand, int maker) {
     const auto [it, fresh] =
-        known.emplace(std::tuple(old, demand), static_cast<int>(split.classes.size()));
+        known.emplace(std::tuple(old, demand, maker), static_cast<int>(split.classes.size()));
     if (fresh) {
       split.classes.emplace_back();
       split_rules.push_back(rules[at(old)]);
@@ -414,7 +414,7 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   };
   for (size_t n = 0; n < graph_.nodes().size(); ++n) {
     const auto id = static_cast<NodeId>(n);
-    const int c = class_for(folding.class_of_node[n], demands_->node(id));
+    const int c = class_for(folding.class_of_node[n], demands_->node(id), -1);
     split.class_of_node[n] = c;
     split.classes[at(c)].nodes.push_back(id);
   }
@@ -423,7 +423,10 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
     const auto id = static_cast<ValueId>(v);
     NodeDemand demand;
     demand.out = {demands_->held(id)};
-    const int c = class_for(folding.class_of_value[v], std::move(demand));
+    // What lies as it is made is apart where it is made otherwise.
+    const int maker =
+        is_made(id) ? split.class_of_node[at(graph_.value(graph_.updates.at(id)).producer)] : -1;
+    const int c = class_for(folding.class_of_value[v], std::move(demand), maker);
     split.class_of_value[v] = c;
     split.classes[at(c)].values.push_back(id);
   }
@@ -463,6 +466,23 @@ bool Constraints::may_redistribute(ValueId id, const Sharding& sharding) const {
   return !demands_ || allowed(demands_->redistributed(id), sharding);
 }
 
+/// Does a node make what this value is in the next step, and in the Sharding that it is held in?
+bool Constraints::is_made(ValueId held) const {
+  const auto next = graph_.updates.find(held);
+  return next != graph_.updates.end() && graph_.value(next->second).role == Role::computed &&
+         !(reshards_updates() && graph_.value(held).role == Role::parameter);
+}
+
+/// May that node make it so?
+bool Constraints::may_be_made(ValueId held, const Sharding& sharding, const Folding& folding,
+                              const SearchSpace& space) const {
+  if (!is_made(held)) return true;
+  const auto [maker, result] = folding.origin(graph_, graph_.updates.at(held));
+  const std::vector<Strategy>& strategies = space.strategies[at(maker)];
+  return std::any_of(strategies.begin(), strategies.end(),
+                     [&, r = at(result)](const Strategy& s) { return s.out[r] == sharding; });
+}
+
 void Constraints::restrict_held(SearchSpace& space, const Folding& folding) const {
   if (!demands_) return;
   for (size_t c = 0; c < folding.classes.size(); ++c) {
@@ -471,9 +491,14 @@ void Constraints::restrict_held(SearchSpace& space, const Folding& folding) cons
     if (pins_.count(id) > 0) continue;
     const NodeDemand& demand = class_demand_[c];
     std::vector<Strategy>& strategies = space.strategies[c];
-    if (!any_allowed(demand, strategies)) strategies = {{{}, {cut_as(id, demand.out[0])}, 0}};
-    if (any_allowed(demand, strategies))
-      std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
+    const auto good = [&](const Strategy& s) {
+      return allowed(demand, s) && may_be_made(id, s.out[0], folding, space);
+    };
+    if (std::any_of(strategies.begin(), strategies.end(), good)) {
+      std::erase_if(strategies, [&](const Strategy& s) { return !good(s); });
+    } else if (!is_made(id)) {
+      strategies = {{{}, {cut_as(id, demand.out[0])}, 0}};
+    }  // else its update cannot be made as is demanded, and it lies as that makes it
   }
 }
 

@@ -96,6 +96,9 @@ class Constraints {
   void relax(const std::vector<Strategy>& strategies, NodeDemand& demand) const;
   void check_asks(const std::vector<Ask>& asks, const Node& node, const NodeDemand& demand,
                   const std::vector<Strategy>& strategies) const;
+  bool is_made(ValueId held) const;
+  bool may_be_made(ValueId held, const Sharding& sharding, const Folding& folding,
+                   const SearchSpace& space) const;
   void check_held(ValueId id, const NodeDemand& demand) const;
   void restrict_node(NodeId id, std::vector<Strategy>& strategies, NodeDemand& demand) const;
   Sharding cut_as(ValueId id, const std::vector<Placements>& masks) const;

@@ -278,8 +278,8 @@ TEST(Planner, AnUnknownNameIsRefusedWithTheKnownOnes) {
     EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
     EXPECT_STREQ(
         e.what(),
-        "planner 'magic' is not known; known are auto, ilp, beam, plain-ilp, propagate, dp, zero1, "
-        "zero2, fsdp, "
+        "planner 'magic' is not known; known are auto, ilp, beam, plain-ilp, mcts, "
+        "mcts-arguments, propagate, dp, zero1, zero2, fsdp, "
         "megatron, megatron-sp and, one for each mesh axis, two or more of the last six joined "
         "by +");
   }

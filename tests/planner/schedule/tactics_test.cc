@@ -215,6 +215,26 @@ TEST(Tactics, ResolutionsDiffer) {
             counts(graph, plan_of(graph, "r=2", {"#1@r/1"})));
 }
 
+/// State lies as its update makes it: where the mesh does not divide what a tactic cuts (8 over 2,
+/// then 4 over 3), and where equal parameters are updated in different shards.
+TEST(Tactics, StateLiesAsUpdatesMakeIt) {
+  const Graph& graph = gpt(2);
+  testing::expect_trains_as_one(graph, plan_of(graph, "a=2,b=3", {"#1@a/0", "#1@b/1"}));
+  GptOptions options = small();
+  options.kv_heads = 1;
+  options.norm = "rms";
+  options.mlp = "geglu";
+  options.positions = "rotary";
+  options.biases = false;
+  const Graph mixed = gpt_step(options, {}, true);
+  const Plan plan = plan_of(mixed, "a=2", {"batch@a", "wte.weight.1@a"});
+  for (const auto& [held, next] : mixed.updates) {
+    if (mixed.value(next).role == Role::computed) {
+      EXPECT_EQ(layout(plan, mixed.value(held).name), layout(plan, mixed.value(next).name));
+    }
+  }
+}
+
 TEST(Tactics, ErrorsNameTheTactic) {
   const Graph g = perceptron(8, {12, 32, 12});
   const std::map<std::string, std::string> said = {

@@ -1,0 +1,120 @@
+// PlanSession: the game over schedules, for agents from outside.
+#include <algorithm>
+#include <limits>
+
+#include "error_context.h"
+#include "plan.h"
+#include "planner/game/proposal.h"
+#include "planner/plan_search.h"
+#include "ranks/backend.h"
+#include "ranks/world.h"
+
+namespace shardrun {
+namespace {
+
+constexpr int kMostAxes = 3;  // strategies of more are too many to list
+/// More than any plan needs: bytes count, and cost nothing.
+constexpr int64_t kAnyBytes = std::numeric_limits<int64_t>::max() / 4;
+
+Mesh played_mesh(const PlanRequest& request) {
+  SR_REQUIRE(request.mesh != "auto", invalid_input,
+             "--mesh auto: a game is played on one mesh; give it, as --mesh data=2,model=4");
+  Mesh mesh = Mesh::parse(request.mesh);
+  int axes = 0;
+  for (int axis = 0; axis < mesh.axis_count(); ++axis) axes += mesh.axis_size(axis) > 1;
+  SR_REQUIRE(axes <= kMostAxes, invalid_input, "--mesh ", request.mesh, ": has ", axes,
+             " axes that can cut; a game has at most ", kMostAxes);
+  return mesh;
+}
+
+}  // namespace
+
+struct PlanSession::Impl {
+  Impl(World& the_world, const Model& the_model, const PlanRequest& asked)
+      : world(the_world),
+        model(the_model),
+        request(asked),
+        mesh(played_mesh(asked)),
+        cluster(planned_cluster(the_world, asked, mesh.size())),
+        options(plan_options(the_model.impl(), asked, 0)) {
+    options.planner = "auto";
+    options.tactics.clear();  // the game begins with them
+    search.emplace(model.impl().train, mesh, cluster, options, rules);
+    GameOptions game_rules;
+    game_rules.arguments_only = planner_named(request.planner) == PlannerKind::mcts_arguments;
+    game_rules.memory_limit = request.memory_bytes > 0   ? request.memory_bytes
+                              : cluster.memory_bytes > 0 ? cluster.memory_bytes
+                                                         : kAnyBytes;
+    table = search->table(game_rules);
+    Schedule told;
+    for (const std::string& text : request.tactics) told.push_back(parse_tactic(text, mesh));
+    game.emplace(table->board, table->board.of_schedule(told, search->rule_of()));
+  }
+
+  World& world;
+  const Model& model;
+  PlanRequest request;
+  Mesh mesh;
+  Cluster cluster;
+  PlanOptions options;
+  RuleCache rules;
+  std::optional<PlanSearch> search;
+  std::unique_ptr<GameTable> table;
+  std::optional<PlanGame> game;
+};
+
+PlanSession::PlanSession(World& world, const Model& model, const PlanRequest& request) {
+  impl_ = at_boundary([&] { return std::make_unique<Impl>(world, model, request); });
+}
+PlanSession::PlanSession(PlanSession&&) noexcept = default;
+PlanSession& PlanSession::operator=(PlanSession&&) noexcept = default;
+PlanSession::~PlanSession() = default;
+
+std::vector<std::string> PlanSession::actions() {
+  return at_boundary([&] {
+    std::vector<std::string> out;
+    for (const Action& action : impl_->game->legal()) out.push_back(impl_->game->text(action));
+    return out;
+  });
+}
+
+std::vector<std::string> PlanSession::tactics() const {
+  return impl_->game->schedule(impl_->request.tactics);
+}
+
+uint64_t PlanSession::state() const { return impl_->game->state(); }
+
+PlanSession::Price PlanSession::price() {
+  return at_boundary([&] {
+    const shardrun::Price price = impl_->game->price();
+    return Price{price.seconds, price.relative, price.bytes};
+  });
+}
+
+void PlanSession::apply(const std::string& action) {
+  at_boundary([&] {
+    const std::optional<Action> known = impl_->game->action_of(action);
+    SR_REQUIRE(known, invalid_input, "action '", action,
+               "' is none of this game; its actions are those that a state lists");
+    SR_REQUIRE(impl_->game->apply(*known), invalid_input, "action '", action,
+               "' changes nothing here: what it cuts is cut along that axis already, or the mesh "
+               "does not divide it");
+  });
+}
+
+void PlanSession::undo() {
+  at_boundary([&] {
+    SR_REQUIRE(!impl_->game->applied().empty(), invalid_input, "there is no action left to undo");
+    impl_->game->undo();
+  });
+}
+
+TacticReport PlanSession::report() {
+  PlanRequest request = impl_->request;
+  request.planner = "auto";
+  request.tactics = tactics();
+  request.ranks = static_cast<int>(impl_->mesh.size());
+  return report_tactics(impl_->world, impl_->model, request);
+}
+
+}  // namespace shardrun

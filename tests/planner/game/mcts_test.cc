@@ -1,0 +1,227 @@
+// Tree search: against brute force, and the same whatever runs it; its plans train.
+#include "planner/game/mcts.h"
+
+#include <map>
+
+#include "planner/cost/cluster_file.h"
+#include "tests/planner/game/game_step.h"
+#include "tests/planner/schedule/planned_step.h"
+
+namespace shardrun {
+namespace {
+
+using testing::gpt_step;
+using testing::Played;
+using testing::small;
+
+const Graph& gpt() {
+  static const Graph graph = gpt_step(small());
+  return graph;
+}
+
+const Cluster& gpus() {
+  static const Cluster cluster = builtin_cluster("a100-80");
+  return cluster;
+}
+
+/// A few products, sums and maxima with zero of square values, some with weights; the last is the
+/// output.
+Graph random_graph(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Graph g;
+  g.name = "random";
+  const int64_t size = 4 + 4 * static_cast<int64_t>(random() % 3);
+  std::vector<ValueId> values = {g.add_input("x", {DType::f32, {size, size}}, Role::batch)};
+  const int nodes = 2 + static_cast<int>(random() % 4);
+  for (int n = 0; n < nodes; ++n) {
+    const std::string name = "n" + std::to_string(n);
+    const auto any = [&] { return values[random() % values.size()]; };
+    switch (random() % 4) {
+      case 0: values.push_back(g.add("relu", {values.back()}, {}, name)); break;
+      case 1: values.push_back(g.add("add", {values.back(), any()}, {}, name)); break;
+      case 2:
+        values.push_back(g.add("matmul", {values.back(), any()},
+                               {{"equation", std::string("ab,bc->ac")}}, name));
+        break;
+      default:
+        const ValueId w = g.add_persistent("w" + std::to_string(n), {DType::f32, {size, size}},
+                                           Role::parameter, Source{});
+        values.push_back(
+            g.add("matmul", {values.back(), w}, {{"equation", std::string("ab,bc->ac")}}, name));
+    }
+  }
+  g.outputs = {values.back()};
+  return g;
+}
+
+/// The least of all states that the game can reach, each priced in a game of its own; how many.
+std::pair<double, int64_t> brute_force(const Played& played) {
+  std::map<uint64_t, std::vector<Action>> known = {{played.game().state(), {}}};
+  std::vector<std::vector<Action>> open = {{}};
+  double least = std::numeric_limits<double>::infinity();
+  while (!open.empty()) {
+    const std::vector<Action> actions = std::move(open.back());
+    open.pop_back();
+    PlanGame game = played.game();
+    for (const Action& action : actions) EXPECT_TRUE(game.apply(action));
+    least = std::min(least, game.price().relative);
+    for (const Action& action : game.legal()) {
+      game.apply(action);
+      if (known.emplace(game.state(), game.applied()).second) open.push_back(game.applied());
+      game.undo();
+    }
+  }
+  return {least, static_cast<int64_t>(known.size())};
+}
+
+TEST(Mcts, IsBruteForceOnSmallGraphs) {
+  int64_t states = 0;
+  int cut = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Graph graph = random_graph(seed);
+    GameOptions rules;
+    rules.fewest_dims = 0;
+    rules.in_front = seed % 2 == 1;
+    rules.memory_limit = seed % 3 == 0 ? 600 : 0;
+    const Played played(graph, seed % 4 < 2 ? "2x2" : "4", host_cluster(), rules);
+    const auto [least, count] = brute_force(played);
+    MctsOptions options;
+    options.seed = seed;
+    options.trees = 2;
+    options.evaluations = 1000000;
+    options.patience = 1000000;
+    const MctsResult found = search_schedules(played.board(), {{}}, options);
+    EXPECT_EQ(found.best.front().price.relative, least) << "seed " << seed;
+    EXPECT_TRUE(found.exhausted) << "seed " << seed;
+    EXPECT_EQ(found.evaluations, 1 + options.trees * count) << "seed " << seed;
+    states += count;
+    cut += !found.best.front().actions.empty();
+  }
+  EXPECT_GT(states, 2000);  // they are no trivial games,
+  EXPECT_GT(cut, 20);       // and something is cut in some of them
+}
+
+/// The list of what was found, and the pool, however many threads share the trees.
+TEST(Mcts, IsTheSameForAnyNumberOfThreads) {
+  GameOptions rules;
+  rules.in_front = true;
+  const Played played(gpt(), "2x2", gpus(), rules);
+  const auto found = [&](int threads, uint64_t seed) {
+    MctsOptions options;
+    options.seed = seed;
+    options.threads = threads;
+    options.evaluations = 4000;
+    return search_schedules(played.board(), played.starts(), options);
+  };
+  for (uint64_t seed : {0, 1, 7}) {
+    const MctsResult one = found(1, seed);
+    EXPECT_FALSE(one.exhausted);
+    for (int threads : {2, 4, 16}) {
+      const MctsResult more = found(threads, seed);
+      EXPECT_EQ(more.evaluations, one.evaluations);
+      ASSERT_EQ(more.best.size(), one.best.size());
+      for (size_t i = 0; i < one.best.size(); ++i) {
+        EXPECT_EQ(more.best[i].state, one.best[i].state);
+        EXPECT_EQ(more.best[i].actions, one.best[i].actions);
+        EXPECT_EQ(more.best[i].price.relative, one.best[i].price.relative);
+      }
+      ASSERT_EQ(more.behind.size(), one.behind.size());
+      for (size_t i = 0; i < one.behind.size(); ++i)
+        EXPECT_EQ(more.behind[i].state, one.behind[i].state);
+    }
+  }
+}
+
+/// What is found is at most what it began with, ascending, each state once.
+TEST(Mcts, FindsNoLessThanKnownSchedules) {
+  GameOptions rules;
+  rules.in_front = true;
+  const Played played(gpt(), "2x2", host_cluster(), rules);
+  const std::vector<GameStart> starts = played.starts();
+  EXPECT_EQ(starts.size(), 49u);  // six parallelisms, or none, along each of two axes
+  double least = std::numeric_limits<double>::infinity();
+  for (const GameStart& start : starts)
+    least = std::min(least, PlanGame(played.board(), start.first, start.start).price().relative);
+  const MctsResult found = search_schedules(played.board(), starts, {});
+  EXPECT_LE(found.best.front().price.relative, least);
+  std::set<uint64_t> states;
+  for (size_t i = 0; i < found.best.size(); ++i) {
+    EXPECT_TRUE(states.insert(found.best[i].state).second);
+    if (i > 0) {
+      EXPECT_LE(found.best[i - 1].price.relative, found.best[i].price.relative);
+    }
+  }
+}
+
+/// As fast as the integer program's over all strategies, on so small a model; and where few bytes
+/// are allowed, too.
+TEST(Mcts, PlansAreNearTheBound) {
+  for (const char* mesh : {"2", "2x2", "2x3"}) {
+    for (const int64_t limit : {int64_t{0}, int64_t{160000}}) {
+      PlanOptions options;
+      options.memory_limit = limit;
+      const auto planned = [&](const char* planner, PlanReport& report) {
+        options.planner = planner;
+        return plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, testing::rules(), &report);
+      };
+      PlanReport exact, tree;
+      const Plan best = planned("ilp", exact), found = planned("mcts", tree);
+      EXPECT_LE(found.seconds, best.seconds * 1.001) << mesh << ' ' << limit;
+      EXPECT_EQ(found.planner, "mcts");
+      EXPECT_GT(tree.evaluations, 0);
+      EXPECT_FALSE(tree.has_bound);
+    }
+  }
+}
+
+/// The tactics that it names are a plan of their own, not slower than it said.
+TEST(Mcts, NamesTheTactics) {
+  PlanOptions options;
+  options.planner = "mcts";
+  PlanReport report;
+  const Mesh mesh = Mesh::parse("a=2,b=2");
+  (void)plan_shardings(gpt(), mesh, gpus(), options, testing::rules(), &report);
+  options.planner = "propagate";
+  options.tactics = report.found_tactics;
+  const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, testing::rules());
+  EXPECT_LE(plan.seconds, report.found_seconds * (1 + 1e-9));
+}
+
+/// What tactics say holds, and the search goes on from there.
+TEST(Mcts, GoesOnFromTactics) {
+  PlanOptions options;
+  options.planner = "mcts";
+  options.tactics = {"batch@a"};
+  const Mesh mesh = Mesh::parse("a=2,b=2");
+  PlanReport report;
+  const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, testing::rules(), &report);
+  EXPECT_EQ(to_string(plan.values.at("tokens"), mesh).substr(0, 4), "[{a}");
+  EXPECT_EQ(report.found_tactics.at(0), "batch@a");
+  options.planner = "propagate";
+  const Plan alone = plan_shardings(gpt(), mesh, gpus(), options, testing::rules());
+  EXPECT_LE(plan.seconds, alone.seconds * (1 + 1e-9));
+}
+
+/// More axes than strategies can be listed for: searched on meshes with axes joined.
+TEST(Mcts, FourAxes) {
+  PlanOptions options;
+  options.planner = "mcts";
+  const Mesh mesh = Mesh::parse("2x2x2x2");
+  const Plan plan = plan_shardings(gpt(), mesh, host_cluster(), options, testing::rules());
+  check_plan(plan, gpt());
+}
+
+TEST(Mcts, TrainsAsOneRankDoes) {
+  for (const char* planner : {"mcts", "mcts-arguments"}) {
+    for (const char* mesh : {"2", "3", "2x2"}) {
+      PlanOptions options;
+      options.planner = planner;
+      const Plan plan = plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, testing::rules());
+      check_plan(plan, gpt());
+      testing::expect_trains_as_one(gpt(), plan);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shardrun
