@@ -1,6 +1,8 @@
 // TrainingPlan's inside, and the Programs that follow from it.
 #pragma once
 
+#include <functional>
+
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"
@@ -53,8 +55,8 @@ struct RankPrograms {
 RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
                               int64_t rank);
 
-/// The training plan again, but without `sharding` for `value`.
-Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
-                  const PlanRequest& request, const std::string& value, const Sharding& sharding);
+/// The training plan again, under its own planner, requests and tactics, `change` aside.
+Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                const PlanRequest& request, const std::function<void(PlanOptions&)>& change);
 
 }  // namespace shardrun

@@ -28,7 +28,7 @@ int run_plan(World& world, Arguments& args, const DumpPasses& dump) {
   std::printf("%s", tactics.c_str());
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
-  if (!args.output.empty()) write_output(args.output, plan.json());
+  if (!args.output.empty()) write_output(args.output, plan_json(model, plan));
   if (!dump.folder.empty()) dump_passes(model, plan, dump.folder, dump.stop_after);
   return 0;
 }

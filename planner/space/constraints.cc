@@ -116,6 +116,53 @@ std::string list_shardings(const std::set<std::string>& shardings) {
 
 }  // namespace
 
+std::vector<std::pair<ValueId, Sharding>> requested_values(const Graph& graph, const Mesh& mesh,
+                                                           const std::string& flag,
+                                                           const std::string& text) {
+  const std::string by = flag + " '" + text + "'";
+  const size_t equals = text.rfind('=');
+  SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, by,
+             ": is not REGEX=SHARDING, as 'h.0.mlp.c_fc.weight=[-,model]' is");
+  const std::string pattern = text.substr(0, equals);
+  Sharding sharding;
+  try {
+    sharding = parse_sharding(std::string_view(text).substr(equals + 1), mesh);
+  } catch (const Error& error) {
+    throw error.with_context(by);
+  }
+  // Over an axis of one rank nothing is cut.
+  for (std::vector<int>& axes : sharding.dims)
+    std::erase_if(axes, [&](int axis) { return mesh.axis_size(axis) == 1; });
+  std::erase_if(sharding.partial,
+                [&](const Sharding::Partial& p) { return mesh.axis_size(p.axis) == 1; });
+  const Regex regex(flag, pattern);
+  std::vector<std::pair<ValueId, Sharding>> out;
+  const std::vector<std::vector<int64_t>> moved = moved_channels(graph);
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    const Value& value = graph.values()[v];
+    const bool computed = value.role == Role::computed;
+    if (computed && value.producer < 0) continue;
+    const bool marked = computed && !value.name.empty() && value.name[0] == '%';
+    if (!regex.matches(value.name) &&
+        !(marked && regex.matches(std::string_view(value.name).substr(1))))
+      continue;
+    SR_REQUIRE(sharding.dims.size() == value.type.shape.size(), invalid_input, by, ": names ",
+               sharding.dims.size(), " dims, value '", value.name, "' is ", value.type,
+               "; give each of its ", value.type.shape.size(), " dims an axis or -");
+    SR_REQUIRE(computed || sharding.partial.empty(), invalid_input, by, ": value '", value.name,
+               "' is made by no node, so it cannot be partial");
+    SR_REQUIRE(value.role != Role::scalar || sharding.is_replicated(), invalid_input, by,
+               ": value '", value.name, "' is one number, which every rank has");
+    Sharding as_it_lies = sharding;
+    for (size_t d = 0; d < moved[v].size(); ++d)
+      as_it_lies.dims[d] = sharding.dims[static_cast<size_t>(moved[v][d])];
+    out.emplace_back(static_cast<ValueId>(v), std::move(as_it_lies));
+  }
+  SR_REQUIRE(!out.empty(), invalid_input, by, ": no value's whole name matches; near are ",
+             near_names(graph, regex));
+  return out;
+}
+
 Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
                          const std::vector<std::string>& tactics,
                          const std::vector<std::string>& requests,
@@ -136,7 +183,10 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string
     }
     pin(graph.find(value.name), {it->second, "the pin of '" + value.name + "'", false});
   }
-  for (const std::string& text : requests) request(text);
+  for (const std::string& text : requests) {
+    for (const auto& [id, sharding] : requested_values(graph, mesh, "--shard", text))
+      pin(id, {sharding, "--shard '" + text + "'", true});
+  }
   pin_updates();
   for (const auto& [id, pin] : pins_) pinned_.emplace(graph.value(id).name, pin.sharding);
   allow_empty();
@@ -167,51 +217,6 @@ void Constraints::allow_empty() {
       if (size > 1 && !leaves_none_empty(size, weights, mesh_)) leaves_empty_ = true;
     }
   }
-}
-
-void Constraints::request(const std::string& text) {
-  const std::string by = "--shard '" + text + "'";
-  const size_t equals = text.rfind('=');
-  SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, by,
-             ": is not REGEX=SHARDING, as 'h.0.mlp.c_fc.weight=[-,model]' is");
-  const std::string pattern = text.substr(0, equals);
-  Sharding sharding;
-  try {
-    sharding = parse_sharding(std::string_view(text).substr(equals + 1), mesh_);
-  } catch (const Error& error) {
-    throw error.with_context(by);
-  }
-  // Over an axis of one rank nothing is cut.
-  for (std::vector<int>& axes : sharding.dims)
-    std::erase_if(axes, [&](int axis) { return mesh_.axis_size(axis) == 1; });
-  std::erase_if(sharding.partial,
-                [&](const Sharding::Partial& p) { return mesh_.axis_size(p.axis) == 1; });
-  const Regex regex("--shard", pattern);
-  bool found = false;
-  const std::vector<std::vector<int64_t>> moved = moved_channels(graph_);
-  for (size_t v = 0; v < graph_.values().size(); ++v) {
-    const Value& value = graph_.values()[v];
-    const bool computed = value.role == Role::computed;
-    if (computed && value.producer < 0) continue;
-    const bool marked = computed && !value.name.empty() && value.name[0] == '%';
-    if (!regex.matches(value.name) &&
-        !(marked && regex.matches(std::string_view(value.name).substr(1))))
-      continue;
-    found = true;
-    SR_REQUIRE(sharding.dims.size() == value.type.shape.size(), invalid_input, by, ": names ",
-               sharding.dims.size(), " dims, value '", value.name, "' is ", value.type,
-               "; give each of its ", value.type.shape.size(), " dims an axis or -");
-    SR_REQUIRE(computed || sharding.partial.empty(), invalid_input, by, ": value '", value.name,
-               "' is made by no node, so it cannot be partial");
-    SR_REQUIRE(value.role != Role::scalar || sharding.is_replicated(), invalid_input, by,
-               ": value '", value.name, "' is one number, which every rank has");
-    Sharding as_it_lies = sharding;
-    for (size_t d = 0; d < moved[v].size(); ++d)
-      as_it_lies.dims[d] = sharding.dims[static_cast<size_t>(moved[v][d])];
-    pin(static_cast<ValueId>(v), {as_it_lies, by, true});
-  }
-  SR_REQUIRE(found, invalid_input, by, ": no value's whole name matches; near are ",
-             near_names(graph_, regex));
 }
 
 void Constraints::pin(ValueId id, const Pin& pin) {

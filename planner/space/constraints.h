@@ -15,13 +15,19 @@
 
 namespace shardrun {
 
+/// "REGEX=SHARDING", as --shard takes it: every value whose whole name matches, with or without the
+/// % of computed ones, and how it then lies inside. `flag`: "--shard", for errors. Throws
+/// invalid_input, naming the request: no regular expression, no such axis, no value matches (with
+/// names that are near), another number of dims.
+std::vector<std::pair<ValueId, Sharding>> requested_values(const Graph& graph, const Mesh& mesh,
+                                                           const std::string& flag,
+                                                           const std::string& text);
+
 class Constraints {
  public:
-  /// `requests`: "REGEX=SHARDING", as --shard takes them: every value whose whole name matches,
-  /// with or without the % of computed ones, lies so. `pinned`: the same by name; names that the
-  /// graph has not are ignored. Throws invalid_input, naming the request: no regular expression, no
-  /// such axis, no value matches (with names that are near), another number of dims; naming both,
-  /// two requests that ask different things of one value. `tactics`: of a Schedule
+  /// `requests`: of requested_values. `pinned`: Shardings by name; names that the graph has not are
+  /// ignored. Throws invalid_input as requested_values does, and, naming both, of two requests that
+  /// ask different things of one value. `tactics`: of a Schedule
   /// (planner/schedule/schedule.h), whose axes they then speak for.
   Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
               const std::vector<std::string>& tactics, const std::vector<std::string>& requests,
@@ -65,7 +71,6 @@ class Constraints {
     bool requested = false;  // by the caller, so that a planner that does otherwise contradicts it
   };
   void allow_empty();
-  void request(const std::string& text);
   void pin(ValueId value, const Pin& pin);
   void pin_updates();
   std::vector<const Pin*> pins_of(const Node& node) const;  // per result; null: free

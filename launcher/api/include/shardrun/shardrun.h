@@ -191,7 +191,8 @@ struct PlanRequest {
   std::vector<std::string> shard;
   /// "TARGET@AXIS", such as "batch@data", in order: what is cut along each mesh axis. Along an axis
   /// a node does what the first of them says that says anything of it; what none reaches is whole,
-  /// unless "auto@AXIS" leaves the axis to the search. docs/planning.md lists the targets.
+  /// unless "auto@AXIS" leaves the axis to the search. docs/planners.md lists the targets.
+  /// "batch@turns=4" and "batch@turns=auto" are ModelOptions::accumulate, which load_and_plan sets.
   std::vector<std::string> tactics;
   bool strict = false;       // a node that tactics can cut in several ways alike is an error
   std::string cluster;       // host, h100, h100:4, a file; "": host
@@ -264,8 +265,19 @@ std::string explain_plan(const Model& model, const TrainingPlan& plan);
 /// what that costs. Plans anew, with the request's memory, seconds and seed.
 std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
                         const PlanRequest& request);
-/// What `other` has that `plan` has not: time, bytes, and every value that lies otherwise.
-std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other);
+/// What if every value that `shard` ("REGEX=SHARDING") names lay so: the cost of each alone, all
+/// else as planned, and of all together, planned anew with the request's memory, seconds and seed.
+std::string explain_what_if(const Model& model, const TrainingPlan& plan, const std::string& shard,
+                            const PlanRequest& request);
+/// What `other` has that `plan` has not: time, by computing, each kind of resharding and of
+/// exchange (rows add up to the difference), bytes, and every value that lies otherwise.
+std::string explain_difference(const Model& model, const TrainingPlan& plan,
+                               const TrainingPlan& other);
+/// The plan as PartIR's nested loops over the mesh's axes, one node after the other.
+std::string explain_loops(const Model& model, const TrainingPlan& plan);
+/// TrainingPlan::json() with what is known of every node: op, phase, module, types of operands and
+/// results, and predicted seconds. make_plan reads both.
+std::string plan_json(const Model& model, const TrainingPlan& plan);
 /// What each of the request's tactics adds: the step's time, the fullest rank's bytes, collectives
 /// by kind, and the conflicts that are left, with what each way would cost. Plans anew for each
 /// row, without a limit of memory. On rank 0 alone; "" elsewhere.
