@@ -3,9 +3,11 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "explain/explain.h"
 #include "explain/text.h"
+#include "micro_batches.h"
 #include "model.h"
 #include "plan.h"
 #include "planner/schedule/colours.h"
@@ -141,7 +143,18 @@ RuleOf rules_of(const Graph& graph, RuleCache& cache) {
 }  // namespace
 
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
+  if (mesh_tactics(request.tactics).empty() && request.planner != "propagate") return "";
   std::vector<Stage> stages;
+  // Before the tactic that makes turns, a step is one of them.
+  const bool turns = at_boundary([&] { return turns_of(request.tactics).has_value(); });
+  std::optional<Model> one_turn;
+  if (turns) {
+    ModelOptions options = model.impl().options;
+    options.batch = asked_batch(options);
+    options.accumulate = 1;
+    options.global_batch.reset();
+    one_turn.emplace(load_model(world, model.impl().path, options));
+  }
   PlanRequest upto = request;
   upto.strict = false;
   upto.memory_bytes = kNoLimit;
@@ -149,7 +162,8 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
   for (size_t count = 0; count <= request.tactics.size(); ++count) {
     upto.tactics.assign(request.tactics.begin(),
                         request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
-    stages.push_back(stage_of(world, model, upto));
+    const bool before = turns && !turns_of(upto.tactics);
+    stages.push_back(stage_of(world, before ? *one_turn : model, upto));
   }
   std::string prices = prices_text(world, model, upto, stages.back());
   return world.leader() ? stages_text(stages) + prices : "";
