@@ -12,7 +12,7 @@
 
 namespace shardrun {
 
-enum class Reduction { sum, max, min };
+enum class Reduction { sum, max, min, prod };
 
 /// Bytes of scratch that a reduction needs, the same for every backend and a multiple of 64, so
 /// that a plan can account for them without a communicator. Zero for one rank, the same on all: a

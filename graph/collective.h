@@ -31,7 +31,7 @@ struct RowBounds {
 /// shard of the value before and after; peers' boxes follow from the mesh.
 struct Collective {
   enum class Kind {
-    all_gather,      // dim `dim` cut over the group -> whole
+    all_gather,      // dim `dim` cut over the group -> whole; may be dims before it as well
     reduce_scatter,  // partial -> dim `dim` cut over the group
     all_reduce,      // partial -> replicated
     all_to_all,      // cut along `dim` -> cut along `to_dim`

@@ -75,10 +75,11 @@ NodeDim dim_from(const json& object, const std::string& origin) {
 }
 
 ReduceOp op_from(const std::string& name, const std::string& origin) {
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+  for (const ReduceOp op : kReduceOps) {
     if (to_string(op) == name) return op;
   }
-  fail(ErrorKind::invalid_input, origin, ": field 'op' is '", name, "', wanted sum, max or min");
+  fail(ErrorKind::invalid_input, origin, ": field 'op' is '", name,
+       "', wanted sum, max, min or prod");
 }
 
 const json& object_of(const json& object, const char* name, const std::string& origin) {

@@ -11,6 +11,7 @@ std::string_view to_string(ReduceOp op) {
     case ReduceOp::sum: return "sum";
     case ReduceOp::max: return "max";
     case ReduceOp::min: return "min";
+    case ReduceOp::prod: return "prod";
   }
   return "?";
 }
@@ -67,7 +68,7 @@ std::string to_string(const Sharding& sharding, const Mesh& mesh) {
     out += "}";
   }
   out += "]";
-  for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+  for (ReduceOp op : kReduceOps) {
     std::string axes;
     for (const auto& p : sharding.partial) {
       if (p.op == op) axes += (axes.empty() ? "" : ",") + name(p.axis);
@@ -145,14 +146,10 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
     r.expect("]");
   }
   while (r.eat("partial(")) {
-    ReduceOp op = ReduceOp::sum;
-    if (r.eat("max")) {
-      op = ReduceOp::max;
-    } else if (r.eat("min")) {
-      op = ReduceOp::min;
-    } else {
-      r.expect("sum");
-    }
+    const auto* named = std::find_if(std::begin(kReduceOps), std::end(kReduceOps),
+                                     [&](ReduceOp op) { return r.eat(to_string(op)); });
+    if (named == std::end(kReduceOps)) r.wrong("wanted sum, max, min or prod after 'partial('");
+    const ReduceOp op = *named;
     r.expect(":");
     std::vector<int> axes;
     do r.axes_into(axes);

@@ -8,7 +8,9 @@
 
 namespace shardrun {
 
-enum class ReduceOp { sum, max, min };
+enum class ReduceOp { sum, max, min, prod };
+inline constexpr ReduceOp kReduceOps[] = {ReduceOp::sum, ReduceOp::max, ReduceOp::min,
+                                          ReduceOp::prod};
 std::string_view to_string(ReduceOp op);
 
 /// For each dim the ordered mesh axes that cut it, outermost first: axis by axis, each cuts what

@@ -26,6 +26,7 @@ MPI_Op mpi_op(Reduction op) {
     case Reduction::sum: return MPI_SUM;
     case Reduction::max: return MPI_MAX;
     case Reduction::min: return MPI_MIN;
+    case Reduction::prod: return MPI_PROD;
   }
   return MPI_SUM;
 }

@@ -274,8 +274,9 @@ class NcclCommunicator final : public Communicator {
   static bool equal(std::span<const int64_t> counts) {
     return std::all_of(counts.begin(), counts.end(), [&](int64_t n) { return n == counts[0]; });
   }
-  /// Of booleans the sum is "or", as everywhere else.
+  /// Of booleans the sum is "or" and the product "and", as everywhere else.
   static ncclRedOp_t operation_of(Reduction op, DType dtype) {
+    if (op == Reduction::prod) return dtype == DType::boolean ? ncclMin : ncclProd;
     if (op == Reduction::min) return ncclMin;
     return op == Reduction::max || dtype == DType::boolean ? ncclMax : ncclSum;
   }

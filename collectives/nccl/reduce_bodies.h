@@ -27,6 +27,7 @@ SR_HOST_DEVICE inline void put_term(Bf16& to, float x) { assign(to, x); }
 template <class A>
 SR_HOST_DEVICE A combine(A a, A b, Reduction op) {
   if (op == Reduction::sum) return static_cast<A>(a + b);
+  if (op == Reduction::prod) return static_cast<A>(a * b);
   if (a != a) return a;  // a NaN wins
   if (b != b) return b;
   const bool first = op == Reduction::max ? a >= b : a <= b;

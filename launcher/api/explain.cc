@@ -1,8 +1,10 @@
 // A Model's plan explained: from the public header to explain/.
 #include "explain/explain.h"
-#include "explain/hints.h"
+
+#include <nlohmann/json.hpp>
 
 #include "explain/figures.h"
+#include "explain/hints.h"
 #include "plan.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
@@ -40,13 +42,55 @@ std::string explain_why(const Model& model, const TrainingPlan& plan, const std:
     require_made_for(model.impl(), plan.impl());
     return why_text(explained(model.impl(), plan.impl()), value,
                     [&](const std::string& name, const Sharding& sharding) {
-                      return plan_without(model.impl(), plan.impl(), request, name, sharding);
+                      return plan_again(model.impl(), plan.impl(), request,
+                                        [&](PlanOptions& options) {
+                                          options.avoided = {{name, sharding}};
+                                        });
                     });
   });
 }
 
-std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other) {
-  return at_boundary([&] { return difference_text(plan.impl().train, other.impl().train); });
+std::string explain_what_if(const Model& model, const TrainingPlan& plan, const std::string& shard,
+                            const PlanRequest& request) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    return what_if_text(explained(model.impl(), plan.impl()), shard, [&] {
+      return plan_again(model.impl(), plan.impl(), request,
+                        [&](PlanOptions& options) { options.requests.push_back(shard); });
+    });
+  });
+}
+
+std::string explain_difference(const Model& model, const TrainingPlan& plan,
+                               const TrainingPlan& other) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    require_made_for(model.impl(), other.impl());
+    return difference_text(explained(model.impl(), plan.impl()),
+                           explained(model.impl(), other.impl()));
+  });
+}
+
+std::string explain_loops(const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    return loops_text(explained(model.impl(), plan.impl()));
+  });
+}
+
+std::string plan_json(const Model& model, const TrainingPlan& plan) {
+  return at_boundary([&] {
+    const TrainingPlan::Impl& impl = plan.impl();
+    require_made_for(model.impl(), impl);
+    nlohmann::json all = nlohmann::json::parse(plan.json());
+    const auto describe = [&](const char* step, const Graph& graph, const Plan& of) {
+      const nlohmann::json nodes = nlohmann::json::parse(nodes_json(graph, of, impl.cluster));
+      for (const auto& [name, about] : nodes.items()) all[step]["nodes"][name].update(about);
+    };
+    describe("train", step_of(model.impl(), impl), impl.train);
+    if (impl.with_evaluation) describe("evaluation", model.impl().evaluation, impl.evaluation);
+    return all.dump(1) + "\n";
+  });
 }
 
 std::vector<std::string> program_passes() {

@@ -75,6 +75,20 @@ ModelAndPlan plan_batch_sizes(World& world, const std::string& path, ModelOption
   return std::move(*best);
 }
 
+/// Turns of tactics are micro-batches.
+ModelOptions with_turns(const ModelOptions& given, const std::vector<std::string>& tactics) {
+  return at_boundary([&] {
+    ModelOptions options = given;
+    const std::optional<int> turns = turns_of(tactics);
+    if (!turns) return options;
+    SR_REQUIRE(!given.accumulate || given.accumulate == turns, invalid_input,
+               "--accumulate and a tactic batch@turns say different numbers of micro-batches; "
+               "leave out one of the two");
+    options.accumulate = turns;
+    return options;
+  });
+}
+
 /// Turns `auto` into what is known without a search: the plan file has it, or the model takes no
 /// other batch, or --batch says how many samples a micro-batch has. Returns false where only a
 /// search can tell.
@@ -108,7 +122,7 @@ bool settle(World& world, const std::string& path, const PlanRequest& request,
 ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOptions& given,
                            const PlanRequest& request,
                            const std::function<void(const Model&)>& on_model) {
-  ModelOptions options = given;
+  ModelOptions options = with_turns(given, request.tactics);
   if (!settle(world, path, request, options))
     return plan_batch_sizes(world, path, std::move(options), request, on_model);
   Model model = load_model(world, path, options);

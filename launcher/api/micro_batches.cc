@@ -2,6 +2,7 @@
 #include "micro_batches.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -13,6 +14,10 @@ namespace {
 constexpr size_t kMostCandidates = 12;
 constexpr int kPatience = 2;  // candidates in a row that are no faster than the best
 
+constexpr std::string_view kTurns = "@turns=";
+
+bool goes_by_turns(const std::string& tactic) { return tactic.find(kTurns) != std::string::npos; }
+
 /// "12 or 16": the multiples of `part` around `samples`; where there is none below, the one above.
 std::string nearest(int64_t samples, int64_t part) {
   const int64_t below = samples / part * part;
@@ -20,6 +25,33 @@ std::string nearest(int64_t samples, int64_t part) {
 }
 
 }  // namespace
+
+std::optional<int> turns_of(const std::vector<std::string>& tactics) {
+  std::optional<int> turns;
+  for (const std::string& text : tactics) {
+    if (!goes_by_turns(text)) continue;
+    const std::string by = str("--tactic '", text, "'");
+    SR_REQUIRE(!turns, invalid_input, by, ": another tactic says turns, too; leave out one");
+    const size_t at = text.find(kTurns);
+    SR_REQUIRE(text.substr(0, at) == "batch", invalid_input, by, ": '", text.substr(0, at),
+               "' does not go by turns, only the batch does, as in batch@turns=4");
+    const std::string_view count = std::string_view(text).substr(at + kTurns.size());
+    int number = kAutoMicroBatches;
+    if (count != "auto") {
+      const auto [end, error] = std::from_chars(count.data(), count.data() + count.size(), number);
+      SR_REQUIRE(error == std::errc() && end == count.data() + count.size() && number >= 1,
+                 invalid_input, by, ": '", count, "' turns, wanted 1 or more, or auto");
+    }
+    turns = number;
+  }
+  return turns;
+}
+
+std::vector<std::string> mesh_tactics(const std::vector<std::string>& tactics) {
+  std::vector<std::string> out = tactics;
+  std::erase_if(out, goes_by_turns);
+  return out;
+}
 
 std::optional<int64_t> asked_batch(const ModelOptions& o) {
   const bool is_auto = o.accumulate == kAutoMicroBatches;

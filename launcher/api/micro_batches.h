@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "shardrun/shardrun.h"
@@ -17,6 +18,13 @@ std::optional<int64_t> asked_batch(const ModelOptions& options);
 /// How many micro-batches a step has, if one has `samples`. Throws invalid_input if that is not
 /// what the call says.
 int count_micro_batches(const ModelOptions& options, int64_t samples);
+
+/// What tactics say of turns: "batch@turns=4" slices a step's samples into 4 micro-batches, one
+/// after the other; of "batch@turns=auto" kAutoMicroBatches. nullopt: they say nothing. Throws
+/// invalid_input: something else than the batch, no whole number from 1 on, twice.
+std::optional<int> turns_of(const std::vector<std::string>& tactics);
+/// The other tactics: what is cut along axes of the mesh.
+std::vector<std::string> mesh_tactics(const std::vector<std::string>& tactics);
 
 /// The numbers of micro-batches that `samples` fall into, ascending; where there are many, a dozen
 /// of them that stand about evenly in logarithms, with the first and the last.

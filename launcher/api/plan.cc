@@ -18,6 +18,7 @@
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
 #include "measure/cluster.h"
+#include "micro_batches.h"
 #include "option_json.h"
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
@@ -130,10 +131,16 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   SR_REQUIRE(request.recompute == "auto" || request.recompute == "never", invalid_input,
              "--recompute is '", request.recompute, "', wanted auto or never");
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
-  SR_REQUIRE(mesh || request.tactics.empty(), invalid_input, "--tactic '", request.tactics[0],
+  const std::vector<std::string> tactics = mesh_tactics(request.tactics);
+  SR_REQUIRE(mesh || tactics.empty(), invalid_input, "--tactic '", tactics[0],
              "': names an axis of the mesh, so give that too, as --mesh data=2,model=4");
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
+  const int turns = turns_of(request.tactics).value_or(kAutoMicroBatches);
+  SR_REQUIRE(turns == kAutoMicroBatches || turns == model.train.micro_batches, invalid_input,
+             "--tactic batch@turns=", turns, ": the model was loaded for ",
+             model.train.micro_batches, " micro-batches a step; ModelOptions::accumulate, which ",
+             "load_and_plan sets, has to say the same");
   RuleCache rules;
   PlanOptions options = laying_out(plan_options(model, request, limit), out.cluster, measures);
   options.recompute = request.recompute == "auto" && model.no_training.empty();
@@ -357,7 +364,7 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   PlanOptions options;
   options.planner = request.planner;
   options.requests = request.shard;
-  options.tactics = request.tactics;
+  options.tactics = mesh_tactics(request.tactics);
   options.strict = request.strict;
   options.solve_seconds = request.solve_seconds;
   options.seed = request.seed;
@@ -457,16 +464,16 @@ PlannedModel read_planned_model(const std::string& plan_file) {
   });
 }
 
-Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
-                  const PlanRequest& request, const std::string& value, const Sharding& sharding) {
+Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                const PlanRequest& request, const std::function<void(PlanOptions&)>& change) {
   Measures measures(model, plan.cluster);
   const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
   PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
-  options.tactics = plan.request.tactics;
-  options.avoided = {{value, sharding}};
+  options.tactics = mesh_tactics(plan.request.tactics);
   options.recomputed = plan.train.recompute;
+  change(options);
   RuleCache rules;
   return plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
 }

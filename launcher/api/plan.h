@@ -1,6 +1,8 @@
 // TrainingPlan's inside, and the Programs that follow from it.
 #pragma once
 
+#include <functional>
+
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"
@@ -60,8 +62,8 @@ Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks)
 /// The request to the planner; nothing is laid out. `limit`: bytes of a rank; 0: none.
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit);
 
-/// The training plan again, but without `sharding` for `value`.
-Plan plan_without(const Model::Impl& model, const TrainingPlan::Impl& plan,
-                  const PlanRequest& request, const std::string& value, const Sharding& sharding);
+/// The training plan again, under its own planner, requests and tactics, `change` aside.
+Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                const PlanRequest& request, const std::function<void(PlanOptions&)>& change);
 
 }  // namespace shardrun

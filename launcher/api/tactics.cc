@@ -3,11 +3,13 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string_view>
 
 #include "explain/explain.h"
 #include "explain/text.h"
+#include "micro_batches.h"
 #include "model.h"
 #include "plan.h"
 #include "planner/schedule/colours.h"
@@ -156,18 +158,33 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
 }  // namespace
 
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
+  if (mesh_tactics(request.tactics).empty() && request.planner != "propagate") return "";
   std::vector<Stage> stages;
+  // Before the tactic that makes turns, a step is one of them.
+  const bool turns = at_boundary([&] { return turns_of(request.tactics).has_value(); });
+  std::optional<Model> one_turn;
+  if (turns) {
+    ModelOptions options = model.impl().options;
+    options.batch = asked_batch(options);
+    options.accumulate = 1;
+    options.global_batch.reset();
+    one_turn.emplace(load_model(world, model.impl().path, options));
+  }
+  const auto model_of = [&](const PlanRequest& asked) -> const Model& {
+    return turns && !turns_of(asked.tactics) ? *one_turn : model;
+  };
   PlanRequest upto = of_tactics(request);
   for (size_t count = 0; count <= request.tactics.size(); ++count) {
     upto.tactics.assign(request.tactics.begin(),
                         request.tactics.begin() + static_cast<std::ptrdiff_t>(count));
-    stages.push_back(stage_of(world, model, upto));
+    stages.push_back(stage_of(world, model_of(upto), upto));
   }
   for (size_t left_out = 0; left_out < request.tactics.size(); ++left_out) {
     PlanRequest others = upto;
     others.tactics.erase(others.tactics.begin() + static_cast<std::ptrdiff_t>(left_out));
-    const Stage without =
-        left_out + 1 == request.tactics.size() ? stages[left_out] : stage_of(world, model, others);
+    const Stage without = left_out + 1 == request.tactics.size()
+                              ? stages[left_out]
+                              : stage_of(world, model_of(others), others);
     stages[left_out + 1].seconds_without = without.report.seconds - stages.back().report.seconds;
     stages[left_out + 1].bytes_without = without.report.bytes - stages.back().report.bytes;
   }

@@ -9,8 +9,8 @@ namespace shardrun::cli {
 namespace {
 
 struct Explain {
-  std::string plan, model, why, other;
-  bool colours = false;
+  std::string plan, model, why, what_if, other;
+  bool colours = false, loops = false;
 };
 
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where
@@ -27,12 +27,16 @@ int run_explain(const Explain& explain, Arguments& args) {
     return make_plan(world, model, request);
   };
   const TrainingPlan plan = read(explain.plan);
-  if (explain.why.empty() && explain.other.empty() && !explain.colours)
+  if (explain.why.empty() && explain.what_if.empty() && explain.other.empty() && !explain.colours &&
+      !explain.loops)
     std::printf("%s", explain_plan(model, plan).c_str());
   if (!explain.why.empty())
     std::printf("%s", explain_why(model, plan, explain.why, args.plan).c_str());
+  if (!explain.what_if.empty())
+    std::printf("%s", explain_what_if(model, plan, explain.what_if, args.plan).c_str());
   if (!explain.other.empty())
-    std::printf("%s", explain_difference(plan, read(explain.other)).c_str());
+    std::printf("%s", explain_difference(model, plan, read(explain.other)).c_str());
+  if (explain.loops) std::printf("%s", explain_loops(model, plan).c_str());
   if (explain.colours) std::printf("%s", explain_colours(model).c_str());
   return 0;
 }
@@ -42,15 +46,22 @@ void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
       ->required();
   app.add_option("--why", explain.why,
                  "Why this value lies as it does: its next-best sharding and what that would cost");
-  app.add_option("--diff", explain.other, "What another plan for the same model does differently");
+  app.add_option("--what-if", explain.what_if,
+                 "'REGEX=[data,-]': what it would cost if these values lay so, each alone and all "
+                 "together");
+  app.add_flag("--loops", explain.loops,
+               "Every node as loops over the mesh's axes, with the slices of its operands");
+  app.add_option(
+      "--diff", explain.other,
+      "What another plan for the same model does differently, and where its time differs");
   app.add_flag(
       "--colours", explain.colours,
       "Dims that are cut together, in groups that look alike, and where nodes can cut them "
       "in several ways");
   app.add_option("--model", explain.model,
                  "Where the model is now (default: where it was when it was planned)");
-  add_field(app, args, &PlanRequest::memory_bytes, "--why: limit of a rank's memory");
-  add_field(app, args, &PlanRequest::solve_seconds, "--why: time for the search");
+  add_field(app, args, &PlanRequest::memory_bytes, "--why, --what-if: limit of a rank's memory");
+  add_field(app, args, &PlanRequest::solve_seconds, "--why, --what-if: time for the search");
 }
 
 }  // namespace

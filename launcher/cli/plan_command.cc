@@ -30,7 +30,7 @@ int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   std::printf("%s", tactics.c_str());
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
-  if (!args.output.empty()) write_output(args.output, plan.json());
+  if (!args.output.empty()) write_output(args.output, plan_json(model, plan));
   if (!files.annotated.empty())
     annotate_model(model, plan, files.annotated, args.plan.configuration);
   if (!files.passes.empty()) dump_passes(model, plan, files.passes, files.stop_after);

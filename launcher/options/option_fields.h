@@ -298,13 +298,15 @@ inline constexpr auto kPlanRequest = std::make_tuple(
                    "(repeatable)",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame}),
-    field(&PlanRequest::tactics,
-          {.flag = "--tactic",
-           .name = "tactics",
-           .help = "What to cut along a mesh axis, 'TARGET@AXIS' as in batch@data (repeatable, in "
-                   "order); what no tactic reaches is whole, and auto@AXIS leaves it to the search",
-           .group = OptionGroup::machine,
-           .use = kPlanFile | kSame | kMayLack}),
+    field(
+        &PlanRequest::tactics,
+        {.flag = "--tactic",
+         .name = "tactics",
+         .help = "What to cut along a mesh axis, 'TARGET@AXIS' as in batch@data (repeatable, in "
+                 "order); what no tactic reaches is whole, and auto@AXIS leaves it to the search; "
+                 "batch@turns=4 is --accumulate 4",
+         .group = OptionGroup::machine,
+         .use = kPlanFile | kSame | kMayLack}),
     field(&PlanRequest::annotations,
           {.flag = "--annotations",
            .name = "annotations",

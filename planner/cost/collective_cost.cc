@@ -126,7 +126,8 @@ double collective_seconds(Collective::Kind kind, const TensorType& type, const S
                           const Mesh& mesh, const Cluster& cluster, double call) {
   MovedBytes bytes{static_cast<double>(max_local_bytes(type, before, mesh)),
                    static_cast<double>(max_local_bytes(type, after, mesh)), 0, call};
-  const Box box = local_box(type.shape, before, mesh,
+  // In front of the last dim that is gathered, others may have come together.
+  const Box box = local_box(type.shape, kind == Kind::all_gather ? after : before, mesh,
                             std::vector<int64_t>(static_cast<size_t>(mesh.axis_count()), 0));
   const auto outermost = [&](int d) {
     return std::all_of(box.begin(), box.begin() + std::min<int64_t>(d, std::ssize(box)),

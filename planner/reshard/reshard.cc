@@ -226,7 +226,7 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
     }
     return axes;
   };
-  for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+  for (ReduceOp op : kReduceOps) {
     Sharding after = at;
     std::erase_if(after.partial, [&](const auto& p) { return p.op == op; });
     add(Kind::all_reduce, axes_of(at, op), 0, op, after);
@@ -241,7 +241,7 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
     after.dims[d] = to.dims[d];
     add(Kind::slice, to.dims[d], d, ReduceOp::sum, after);
   }
-  for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+  for (ReduceOp op : kReduceOps) {
     Sharding after = at;
     for (int axis : axes_of(to, op)) after.partial.push_back({axis, op});
     std::sort(after.partial.begin(), after.partial.end());

@@ -10,8 +10,9 @@
 namespace shardrun {
 
 /// One collective over `axes` of the mesh, and the Sharding that it leaves.
-/// all_gather undoes the innermost cuts of `dim`; reduce_scatter and slice append cuts to `dim`;
-/// all_to_all moves the innermost cut of `dim` behind the cuts of `to_dim`.
+/// all_gather undoes the innermost cuts of `dim`, and may undo those of dims before it in the same
+/// call: every member's piece is then put in its place. reduce_scatter and slice append cuts to
+/// `dim`; all_to_all moves the innermost cut of `dim` behind the cuts of `to_dim`.
 struct ReshardStep {
   Collective::Kind kind = Collective::Kind::all_gather;
   std::vector<int> axes;

@@ -53,6 +53,8 @@ class MoveList {
       gather(d);
       append(Kind::slice, free_, d, ReduceOp::sum);
     }
+    AxisList chosen;
+    gather_several(0, 0, 0, chosen);
     for (size_t o = 0; o < partial_.size(); ++o) make_partial(static_cast<ReduceOp>(o));
     return std::move(moves_);
   }
@@ -107,6 +109,24 @@ class MoveList {
     }
   }
 
+  /// Of two dims and more the innermost cuts at once: `chosen` are those of `dims` dims before
+  /// `dim`, the last of which is `last`.
+  void gather_several(size_t dim, size_t dims, size_t last, AxisList& chosen) {
+    if (dim == cuts_.size()) {
+      if (dims > 1)
+        moves_.push_back({Kind::all_gather, chosen, last, 0, ReduceOp::sum, without(chosen)});
+      return;
+    }
+    gather_several(dim + 1, dims, last, chosen);
+    const AxisList& cuts = cuts_[dim];
+    const size_t before = chosen.size();
+    for (size_t k = 1; k <= cuts.size() && before + k <= std::max<size_t>(longest_, 2); ++k) {
+      chosen.insert(chosen.end(), cuts.end() - static_cast<int64_t>(k), cuts.end());
+      gather_several(dim + 1, dims + 1, dim, chosen);
+      chosen.resize(before);
+    }
+  }
+
   void make_partial(ReduceOp op) {
     AxisList wanted;
     for (uint8_t axis : free_) {
@@ -127,7 +147,7 @@ class MoveList {
   const ReshardState* goal_;
   std::vector<AxisList> cuts_, goal_cuts_;  // per dim
   AxisList free_;
-  std::array<AxisList, 3> partial_;  // by ReduceOp
+  std::array<AxisList, std::size(kReduceOps)> partial_;  // by ReduceOp
   size_t longest_ = 0;
   std::vector<ReshardMove> moves_;
 };
@@ -205,9 +225,10 @@ const Wire& ReshardCosts::wire(const AxisList& axes) {
 
 double ReshardCosts::seconds(const ReshardMove& move, const LargestShard& before,
                              const LargestShard& after) {
-  const double packed =
-      packed_bytes(move.kind, before.bytes, after.bytes, before.is_outermost(move.dim),
-                   before.is_outermost(move.to_dim));
+  // In front of the last dim that is gathered, others may have come together.
+  const LargestShard& lies = move.kind == Kind::all_gather ? after : before;
+  const double packed = packed_bytes(move.kind, before.bytes, after.bytes,
+                                     lies.is_outermost(move.dim), before.is_outermost(move.to_dim));
   return collective_seconds(move.kind, {before.bytes, after.bytes, packed}, wire(move.axes),
                             cluster_);
 }

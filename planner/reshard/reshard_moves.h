@@ -16,11 +16,11 @@ namespace shardrun {
 using AxisList = std::vector<uint8_t>;
 
 /// For each of a few mesh axes where it stands: free (replicated), at a position among the cuts of
-/// a dim, or partial with an op. A byte each: [{a,b}, -] partial(sum: c) is 0x10 0x11 0xd0.
+/// a dim, or partial with an op. A byte each: [{a,b}, -] partial(sum: c) is 0x10 0x11 0xc0.
 class ReshardState {
  public:
   static constexpr size_t kMostAxes = 8;
-  static constexpr size_t kMostDims = 12;
+  static constexpr size_t kMostDims = 11;
 
   void set_free(size_t axis) { set(axis, 0); }
   void set_cut(size_t axis, size_t dim, size_t position) { set(axis, (dim + 1) << 4 | position); }
@@ -48,7 +48,8 @@ class ReshardState {
   uint64_t key_ = 0;
 };
 
-/// One collective: over which axes, in the order of its group, and what it leaves.
+/// One collective: over which axes, in the order of its group, and what it leaves. `dim`: of an
+/// all_gather of several dims at once the last of them.
 struct ReshardMove {
   Collective::Kind kind = Collective::Kind::all_gather;
   AxisList axes;

@@ -298,9 +298,17 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
 
 double ReshardTimes::redistribution_seconds(int type, int produced, int redistributed, bool anew,
                                             const std::vector<Wanted>& wanted) {
-  std::vector<int> copies{produced};
   double sum = 0;
-  const auto make = [&](int sharding, bool keep, int times) {
+  for (const Redistribution& r : redistribution(type, produced, redistributed, anew, wanted))
+    sum += r.times * r.step->seconds;
+  return sum;
+}
+
+std::vector<ReshardTimes::Redistribution> ReshardTimes::redistribution(
+    int type, int produced, int redistributed, bool anew, const std::vector<Wanted>& wanted) {
+  std::vector<int> copies{produced};
+  std::vector<Redistribution> out;
+  const auto make = [&](int sharding, bool keep, size_t for_wanted) {
     if (std::find(copies.begin(), copies.end(), sharding) != copies.end()) return;
     const std::vector<ReshardStep>* best = nullptr;
     double least = std::numeric_limits<double>::infinity();
@@ -314,15 +322,15 @@ double ReshardTimes::redistribution_seconds(int type, int produced, int redistri
       const int after = number_of(step.after);
       if (std::find(copies.begin(), copies.end(), after) != copies.end()) continue;
       if (keep) copies.push_back(after);
-      sum += times * step.seconds;
+      out.push_back({&step, for_wanted, wanted[for_wanted].times});
     }
   };
-  for (const auto& [sharding, times] : wanted) {
-    if (sharding == produced) continue;
-    if (redistributed >= 0) make(redistributed, true, times);
-    make(sharding, !anew, times);
+  for (size_t w = 0; w < wanted.size(); ++w) {
+    if (wanted[w].sharding == produced) continue;
+    if (redistributed >= 0) make(redistributed, true, w);
+    make(wanted[w].sharding, !anew, w);
   }
-  return sum;
+  return out;
 }
 
 }  // namespace shardrun

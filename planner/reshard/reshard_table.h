@@ -49,6 +49,14 @@ class ReshardTimes {
   /// use. What is made for a reader is made as often as that one runs.
   double redistribution_seconds(int type, int produced, int redistributed, bool anew,
                                 const std::vector<Wanted>& wanted);
+  /// What that adds up, in order: a step, for which of `wanted`, and how often it is taken.
+  struct Redistribution {
+    const ReshardStep* step = nullptr;  // as long as this lives
+    size_t wanted = 0;
+    int times = 1;
+  };
+  std::vector<Redistribution> redistribution(int type, int produced, int redistributed, bool anew,
+                                             const std::vector<Wanted>& wanted);
   size_t searches() const { return searches_; }  // of one Sharding to all, or to one
 
  private:

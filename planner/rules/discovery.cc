@@ -277,6 +277,7 @@ class RuleSearch {
       if (small.in[i].dtype != DType::boolean && !index && element_count(small.in[i].shape) > 0)
         eligible.push_back(i);
     }
+    // Products are reduced where they are made.
     for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
       std::vector<std::vector<Placement>> found;
       for (const std::vector<size_t>& subset : subsets(eligible, op)) {
@@ -296,7 +297,11 @@ class RuleSearch {
         const bool sums = std::any_of(out->begin(), out->end(), [](const Placement& p) {
           return p.kind == Kind::partial && p.op == ReduceOp::sum;
         });
-        if ((op != ReduceOp::sum && sums) ||
+        // exp(a + b) is exp(a) exp(b), but those may overflow where the whole does not.
+        const bool products = std::any_of(out->begin(), out->end(), [](const Placement& p) {
+          return p.kind == Kind::partial && p.op == ReduceOp::prod;
+        });
+        if ((op != ReduceOp::sum && sums) || products ||
             std::all_of(out->begin(), out->end(),
                         [](const Placement& p) { return p.kind == Kind::replicate; }))
           continue;

@@ -82,7 +82,7 @@ SpmdRule reshape_rule(const Shape& from, const Shape& to) {
       }
     }
   }
-  for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::min}) {
+  for (ReduceOp op : kReduceOps) {
     rule.options.push_back({{Placement::partial(op)}, {Placement::partial(op)}});
   }
   return rule;

@@ -108,6 +108,8 @@ constexpr Combine kCombines[] = {
      [](int, const Placement&) { return Placement::partial(ReduceOp::max); }},
     {reduces<ReduceOp::min>,
      [](int, const Placement&) { return Placement::partial(ReduceOp::min); }},
+    {reduces<ReduceOp::prod>,
+     [](int, const Placement&) { return Placement::partial(ReduceOp::prod); }},
 };
 // Small results are looked at more often: of scalars, round(a) + round(b) = round(a + b) holds
 // every now and then.

@@ -260,6 +260,7 @@ std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType
 
 std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Data kind,
                                 uint64_t seed) {
+  SR_REQUIRE(op != ReduceOp::prod, internal, "factors of a value are not tried as operands");
   Random random(seed * 211 + static_cast<uint64_t>(op), 0x5b17);
   const bool floating = is_float(whole.dtype());
   const int64_t n = whole.count();
@@ -363,6 +364,8 @@ Tensor reduce_tensors(std::span<const Tensor> parts, ReduceOp op) {
         acc[i] = v[i];
       } else if (op == ReduceOp::sum) {
         acc[i] += v[i];
+      } else if (op == ReduceOp::prod) {
+        acc[i] *= v[i];
       } else if (std::isnan(acc[i]) || std::isnan(v[i])) {
         acc[i] = std::numeric_limits<double>::quiet_NaN();
       } else {

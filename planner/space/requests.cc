@@ -51,7 +51,7 @@ bool matches(const Regex& regex, std::string_view name) {
 
 /// A text taken apart.
 struct Parts {
-  std::string by, value, node;
+  std::string flag, by, value, node;
   Sharding sharding;
   bool of_node = false;  // node()
 };
@@ -64,9 +64,10 @@ size_t find_reader(std::string_view names) {
   return std::string_view::npos;
 }
 
-Parts take_apart(const std::string& text, const Mesh& mesh) {
+Parts take_apart(const std::string& text, const Mesh& mesh, const std::string& flag) {
   Parts out;
-  out.by = "--shard '" + text + "'";
+  out.flag = flag;
+  out.by = flag + " '" + text + "'";
   const std::string rest = required(text);
   const size_t equals = rest.rfind('=');
   SR_REQUIRE(equals != std::string::npos && equals > 0, invalid_input, out.by,
@@ -118,7 +119,7 @@ class Finder {
 
  private:
   std::vector<NodeId> nodes() const {
-    const Regex regex("--shard", parts_.node);
+    const Regex regex(parts_.flag, parts_.node);
     std::vector<NodeId> out;
     std::vector<std::string> names;
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
@@ -131,7 +132,7 @@ class Finder {
   }
 
   void find_readers() {
-    const Regex regex("--shard", parts_.value);
+    const Regex regex(parts_.flag, parts_.value);
     std::string others;
     for (NodeId n : nodes()) {
       const Node& node = graph_.node(n);
@@ -147,7 +148,7 @@ class Finder {
   }
 
   void find_values() {
-    const Regex regex("--shard", parts_.value);
+    const Regex regex(parts_.flag, parts_.value);
     std::vector<std::string> names;
     for (size_t v = 0; v < graph_.values().size(); ++v) {
       const Value& value = graph_.values()[v];
@@ -185,8 +186,9 @@ class Finder {
 
 }  // namespace
 
-Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh) {
-  return Finder(take_apart(text, mesh), graph).run();
+Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh,
+                     const std::string& flag) {
+  return Finder(take_apart(text, mesh, flag), graph).run();
 }
 
 bool is_hint(std::string_view text) { return !text.empty() && text[0] == '?'; }

@@ -38,8 +38,10 @@ struct Request {
 
 /// Over axes of one rank nothing is cut. Throws invalid_input, naming the text: no request, no
 /// regular expression, no such axis, no value or node matches (with names that are near), no node
-/// reads the value, another number of dims, a partial sum of what no node makes.
-Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh);
+/// reads the value, another number of dims, a partial sum of what no node makes. `flag`: for
+/// errors.
+Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh,
+                     const std::string& flag = "--shard");
 
 bool is_hint(std::string_view text);
 /// A hint as a request that has to be met.

@@ -32,6 +32,7 @@ Reduction reduction_of(ReduceOp op) {
     case ReduceOp::sum: return Reduction::sum;
     case ReduceOp::max: return Reduction::max;
     case ReduceOp::min: return Reduction::min;
+    case ReduceOp::prod: return Reduction::prod;
   }
   return Reduction::sum;
 }
@@ -45,7 +46,9 @@ void fill_identity(Device& device, void* data, int64_t count, DType dtype, Reduc
     using T = typename decltype(tag)::type;
     const bool low = op == ReduceOp::max;
     T value{};
-    if constexpr (std::is_same_v<T, bool>) {
+    if (op == ReduceOp::prod) {
+      value = static_cast<T>(1);
+    } else if constexpr (std::is_same_v<T, bool>) {
       value = !low;
     } else if constexpr (std::is_integral_v<T>) {
       value = low ? std::numeric_limits<T>::lowest() : std::numeric_limits<T>::max();

@@ -18,7 +18,8 @@
 
 namespace shardrun {
 
-/// Fills with what changes no reduction: 0 for sum, the least value for max, the greatest for min.
+/// Fills with what changes no reduction: 0 for sum, 1 for prod, the least value for
+/// max, the greatest for min.
 void fill_identity(Device& device, void* data, int64_t count, DType dtype, ReduceOp op);
 Reduction reduction_of(ReduceOp op);
 

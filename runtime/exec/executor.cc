@@ -363,14 +363,16 @@ void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&
     if (!is_persistent(b.role) || !which(b)) continue;
     const TensorView shard = view(b.buffer);
     if (shard.count() == 0) continue;
-    // A partial sum: the first rank along its axes holds the value, the others zero. A partial max
-    // or min may be held by all.
-    bool holds = true;
-    for (const auto& p : b.sharding.partial) {
-      if (p.op == ReduceOp::sum && at[static_cast<size_t>(p.axis)] != 0) holds = false;
-    }
-    const bool zeros = !holds || (!device_.is_host() && b.source.kind == Source::Kind::zeros);
-    if (zeros) {
+    // A partial sum or product: the first rank along its axes holds the value, the others 0 or 1. A
+    // partial max or min may be held by all.
+    const auto other = std::find_if(b.sharding.partial.begin(), b.sharding.partial.end(),
+                                    [&](const Sharding::Partial& p) {
+                                      return (p.op == ReduceOp::sum || p.op == ReduceOp::prod) &&
+                                             at[static_cast<size_t>(p.axis)] != 0;
+                                    });
+    if (other != b.sharding.partial.end()) {
+      fill_identity(device_, shard.data, shard.count(), shard.type.dtype, other->op);
+    } else if (!device_.is_host() && b.source.kind == Source::Kind::zeros) {
       device_.zero(shard.data, byte_size(shard.type));
     } else if (device_.is_host()) {
       add_pieces(b, shard, shard.as<char>(), pieces);

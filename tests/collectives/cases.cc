@@ -49,6 +49,9 @@ std::vector<T> make(uint64_t test, int r, int64_t count) {
   return data;
 }
 
+constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min,
+                                     Reduction::prod};
+
 /// The reduction of all ranks' data by a plain loop.
 template <class T>
 std::vector<T> reduced(uint64_t test, int ranks, int64_t count, Reduction op) {
@@ -62,6 +65,8 @@ std::vector<T> reduced(uint64_t test, int ranks, int64_t count, Reduction op) {
         acc[i] = x;
       } else if (op == Reduction::sum) {
         acc[i] = static_cast<A>(acc[i] + x);
+      } else if (op == Reduction::prod) {
+        acc[i] = static_cast<A>(acc[i] * x);
       } else {
         acc[i] = op == Reduction::max ? std::max(acc[i], x) : std::min(acc[i], x);
       }
@@ -154,7 +159,7 @@ void all_reduce(Communicator& c) {
   for_dtypes([&](auto zero, DType dtype) {
     using T = decltype(zero);
     for (int64_t count : {0, 1, 7, 1000, 30001}) {
-      for (Reduction op : {Reduction::sum, Reduction::max, Reduction::min}) {
+      for (Reduction op : kReductions) {
         check_all_reduce<T>(c, 1, dtype, count, op);
       }
     }
@@ -216,7 +221,7 @@ void check_reduce_scatter(Communicator& c, uint64_t test, DType dtype,
 void reduce_scatter(Communicator& c) {
   for_dtypes([&](auto zero, DType dtype) {
     for (const auto& counts : count_patterns(c.size())) {
-      for (Reduction op : {Reduction::sum, Reduction::max, Reduction::min}) {
+      for (Reduction op : kReductions) {
         check_reduce_scatter<decltype(zero)>(c, 2, dtype, counts, op);
       }
     }
@@ -303,7 +308,7 @@ void max_of_booleans_is_or(Communicator& c) {
 
 void nan_wins(Communicator& c) {
   for (int who = 0; who < c.size(); ++who) {
-    for (Reduction op : {Reduction::sum, Reduction::max, Reduction::min}) {
+    for (Reduction op : kReductions) {
       float x = c.rank() == who ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
       Staging staging(c.all_reduce_staging(1, DType::f32));
       c.all_reduce(&x, 1, DType::f32, op, staging.data());

@@ -153,7 +153,8 @@ TEST(Discovery, Reductions) {
             (Rules{"[S0] -> [S0]", "[S1] -> [P(max)]", "[S2] -> [S1]", "[P(max)] -> [P(max)]"}));
   EXPECT_EQ(all_rules("reduce_min", attrs, in),
             (Rules{"[S0] -> [S0]", "[S1] -> [P(min)]", "[S2] -> [S1]", "[P(min)] -> [P(min)]"}));
-  EXPECT_EQ(cuts("reduce_prod", attrs, in), (Rules{"[S0] -> [S0]", "[S2] -> [S1]"}));
+  EXPECT_EQ(all_rules("reduce_prod", attrs, in),
+            (Rules{"[S0] -> [S0]", "[S1] -> [P(prod)]", "[S2] -> [S1]"}));
   EXPECT_EQ(cuts("reduce_sum", {{"axes", Ints{0, 1}}, {"keepdims", int64_t{1}}}, in),
             (Rules{"[S0] -> [P(sum)]", "[S1] -> [P(sum)]", "[S2] -> [S2]"}));
   // A mean is a sum times 1 over the global count, so it passes partial sums on.
@@ -459,7 +460,7 @@ TEST(DiscoveryFakes, ZerosSumToZero) {
   const std::vector<TensorType> matrix = {f32({16, 32})};
   const Attrs axis = {{"axes", Ints{0}}, {"keepdims", int64_t{0}}};
   EXPECT_EQ(cuts("reduce_prod", axis, matrix, weaker({Data::zeros})).count("[S0] -> [-]"), 1u);
-  EXPECT_EQ(cuts("reduce_prod", axis, matrix), (Rules{"[S1] -> [S0]"}));
+  EXPECT_EQ(cuts("reduce_prod", axis, matrix), (Rules{"[S0] -> [P(prod)]", "[S1] -> [S0]"}));
 }
 
 TEST(DiscoveryFakes, PositiveDataHidesWhatHappensBelowZero) {

@@ -13,8 +13,12 @@ namespace {
 
 using Kind = Collective::Kind;
 
-/// Every Sharding of `rank` dims over the mesh's axes, partial sums and maxima among them.
-std::vector<Sharding> all_shardings(const Mesh& mesh, size_t rank, bool with_max = false) {
+/// Every Sharding of `rank` dims over the mesh's axes, partial sums and those of `others` among
+/// them.
+std::vector<Sharding> all_shardings(const Mesh& mesh, size_t rank,
+                                    const std::vector<ReduceOp>& others = {}) {
+  std::vector<ReduceOp> ops{ReduceOp::sum};
+  ops.insert(ops.end(), others.begin(), others.end());
   std::vector<Sharding> out{Sharding::replicated(rank)};
   for (int axis = 0; axis < mesh.axis_count(); ++axis) {
     std::vector<Sharding> next;
@@ -28,9 +32,8 @@ std::vector<Sharding> all_shardings(const Mesh& mesh, size_t rank, bool with_max
         }
       }
       // Sums and maxima over different axes of one value have no meaning together.
-      for (ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
-        if ((op == ReduceOp::max && !with_max) || (!s.partial.empty() && s.partial[0].op != op))
-          continue;
+      for (ReduceOp op : ops) {
+        if (!s.partial.empty() && s.partial[0].op != op) continue;
         Sharding partial = s;
         partial.partial.push_back({axis, op});
         next.push_back(partial);
@@ -70,19 +73,26 @@ std::vector<int> partial_axes(const Sharding& s) {
   return axes;
 }
 
-/// What `rank` holds of the value in sharding s: where it is partial, the group's first member
-/// holds what the others leave.
+/// What `rank` holds of the value in sharding s: where it is a partial sum, the group's first
+/// member holds what the others leave; where it is a product, all but one hold 1 or, of an even
+/// number of them, -1.
 Tensor local_value(const TensorType& type, const Sharding& s, const Mesh& mesh, int64_t rank) {
   const Box box = local_box(type.shape, s, mesh, mesh.coordinates(rank));
   Tensor out({type.dtype, box_shape(box)});
   const std::vector<int64_t> group = mesh.group(rank, partial_axes(s));
-  const bool sum = s.partial.empty() || s.partial[0].op == ReduceOp::sum;
+  const ReduceOp op = s.partial.empty() ? ReduceOp::sum : s.partial[0].op;
   const Shape strides = row_major_strides(type.shape);
   for_each_element(box, [&](const std::vector<int64_t>& at, int64_t local) {
     const int64_t truth = true_value(strides, at);
     auto summand = [&](size_t member) { return static_cast<int64_t>(member) * 7 + (truth % 5); };
+    const size_t owner = static_cast<size_t>(truth + 20) % group.size();
     int64_t mine = truth;
-    for (size_t m = 1; m < group.size(); ++m) {
+    if (op == ReduceOp::prod) {
+      const int64_t sign = group.size() % 2 == 1 ? -1 : 1;
+      mine = group[owner] == rank ? truth : sign;
+    }
+    for (size_t m = 1; m < group.size() && op != ReduceOp::prod; ++m) {
+      const bool sum = op == ReduceOp::sum;
       if (group[0] == rank && sum) mine -= summand(m);
       if (group[m] == rank) mine = sum ? summand(m) : truth - summand(m) - 10;
     }
@@ -96,9 +106,9 @@ struct Case {
 };
 
 /// Runs every case's sequence on threads and compares what all ranks then hold with the value.
-void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& cases) {
+void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& cases,
+               const Cluster& cluster) {
   const TensorType type{DType::i32, shape};
-  const Cluster cluster;
   std::vector<std::vector<ReshardStep>> sequences;
   std::vector<std::vector<int>> axis_sets;
   for (const Case& c : cases) {
@@ -148,8 +158,11 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
         bool first = true;
         for (int64_t member : mesh.group(rank, partial_axes(to))) {
           const int64_t part = held[i][static_cast<size_t>(member)].as<int32_t>()[local];
-          const bool sum = to.partial.empty() || to.partial[0].op == ReduceOp::sum;
-          got = first ? part : sum ? got + part : std::max(got, part);
+          const ReduceOp op = to.partial.empty() ? ReduceOp::sum : to.partial[0].op;
+          got = first                  ? part
+                : op == ReduceOp::sum  ? got + part
+                : op == ReduceOp::prod ? got * part
+                                       : std::max(got, part);
           first = false;
         }
         ASSERT_EQ(got, true_value(strides, at))
@@ -162,9 +175,11 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
   }
 }
 
-void run_all_pairs(const char* mesh_text, const Shape& shape, size_t at_most = 100000) {
+void run_all_pairs(const char* mesh_text, const Shape& shape, size_t at_most = 100000,
+                   const Cluster& cluster = {}) {
   const Mesh mesh = Mesh::parse(mesh_text);
-  const std::vector<Sharding> all = all_shardings(mesh, shape.size(), true);
+  const std::vector<Sharding> all =
+      all_shardings(mesh, shape.size(), {ReduceOp::max, ReduceOp::prod});
   std::vector<Case> cases;
   for (const Sharding& from : all) {
     for (const Sharding& to : all) cases.push_back({from, to});
@@ -174,7 +189,7 @@ void run_all_pairs(const char* mesh_text, const Shape& shape, size_t at_most = 1
     std::shuffle(cases.begin(), cases.end(), random);
     cases.resize(at_most);
   }
-  run_cases(mesh, shape, cases);
+  run_cases(mesh, shape, cases, cluster);
 }
 
 TEST(Reshard, EveryPairOnOneAxis) {
@@ -292,6 +307,50 @@ TEST(Reshard, NoDetourIsCheaper) {
   }
 }
 
+/// Two dims that are cut over two axes each come together in one call, where a call costs more than
+/// the longer way around one ring: a group of 4 takes 3 steps, two of 2 take 2.
+TEST(Reshard, GathersSeveralDimsAtOnce) {
+  const Mesh mesh = Mesh::parse("a=2,b=2");
+  const TensorType type{DType::f32, {64, 32}};
+  const Sharding from = parse_sharding("[{a}, {b}]", mesh), whole = Sharding::replicated(2);
+  Cluster cluster;
+  cluster.within = {.bandwidth = 1e9, .latency = 1e-6, .call_latency = 2e-5};
+  cluster.memory_bandwidth = {1e11};
+  const auto once = cheapest_reshard(type, from, whole, mesh, cluster);
+  ASSERT_EQ(once.size(), 1u);
+  EXPECT_EQ(once[0].kind, Kind::all_gather);
+  EXPECT_EQ(once[0].axes, (std::vector<int>{0, 1}));
+  const double copied = cluster.kernel_latency + 2 * 8192 / 1e11;
+  EXPECT_NEAR(once[0].seconds, 2e-5 + 3e-6 + 0.75 * 8192 / 1e9 + copied, 1e-12);
+  cluster.within.call_latency = 0;
+  const auto twice = cheapest_reshard(type, from, whole, mesh, cluster);
+  ASSERT_EQ(twice.size(), 2u);
+  int64_t sent_once = 0, sent_twice = 0;
+  const Collective gather = collective_of(once[0], type.shape, from, mesh, 3);
+  EXPECT_EQ(to_string(gather, mesh, 3), "all_gather{axes=a,b dim=0,1}");
+  sent_once = CollectiveStep(gather, type.dtype, 3).bytes_sent();
+  Sharding before = from;
+  for (const ReshardStep& step : twice) {
+    sent_twice += CollectiveStep(collective_of(step, type.shape, before, mesh, 3), type.dtype, 3)
+                      .bytes_sent();
+    before = step.after;
+  }
+  EXPECT_EQ(sent_once, 3 * 16 * 32 * 4);
+  EXPECT_EQ(sent_twice, sent_once);
+}
+
+/// Every pair again, where calls are so dear that as few as possible are made.
+TEST(Reshard, EveryPairWithExpensiveCalls) {
+  Cluster cluster;
+  cluster.within.call_latency = 1e-3;
+  run_all_pairs("2x2", {4, 6}, 100000, cluster);
+  run_all_pairs("2x2", {5, 3}, 100000, cluster);
+  run_all_pairs("2x2", {2, 2, 3}, 900, cluster);  // what comes together in front of a dim is 2 long
+  run_all_pairs("2x3", {7, 4}, 500, cluster);
+  run_all_pairs("2x2x2", {3, 4, 2}, 400, cluster);
+  run_all_pairs("2x2x2", {5, 6}, 400, cluster);
+}
+
 // The planner's edges are priced by tables, the program's collectives by single searches.
 TEST(Reshard, TablesAgreeWithSearches) {
   Cluster nodes = host_cluster();
@@ -312,7 +371,8 @@ TEST(Reshard, TablesAgreeWithSearches) {
     for (const Shape& shape : shapes) {
       for (DType dtype : {DType::f32, DType::bf16}) {
         const TensorType type{dtype, shape};
-        const std::vector<Sharding> all = all_shardings(mesh, shape.size(), true);
+        const std::vector<Sharding> all =
+            all_shardings(mesh, shape.size(), {ReduceOp::max, ReduceOp::prod});
         const int number = times.number_of(type);
         for (int i = 0; i < 300; ++i) {
           const Sharding &from = all[random() % all.size()], &to = all[random() % all.size()];

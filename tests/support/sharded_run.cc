@@ -33,7 +33,7 @@ double relative_difference(const Tensor& a, const Tensor& b) {
 }
 
 ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<NamedTensors>& feeds,
-                       double lr, uint64_t seed) {
+                       double lr, uint64_t seed, const Cluster& cluster) {
   const auto ranks = static_cast<int>(plan.mesh.size());
   const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
   const StepNeeds needs(lists);
@@ -41,7 +41,7 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
   ShardedRun result;
   for (int rank = 0; rank < ranks; ++rank) {
     programs.push_back(
-        compile(graph, plan, host_cluster(), rank, {.needs = needs}, {.steps = Steps::all}));
+        compile(graph, plan, cluster, rank, {.needs = needs}, {.steps = Steps::all}));
     check_memory(programs.back());
     result.predicted_bytes.push_back(programs.back().arena_bytes);
   }

@@ -21,9 +21,9 @@ struct ShardedRun {
 };
 
 /// One step per element of `feeds` (global batch values by name), of which all its micro-batches
-/// have the same; "lr" as given, "step" counts from 1.
+/// have the same; "lr" as given, "step" counts from 1. `cluster`: whose prices choose collectives.
 ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<NamedTensors>& feeds,
-                       double lr, uint64_t seed = 0);
+                       double lr, uint64_t seed = 0, const Cluster& cluster = host_cluster());
 
 /// What one rank holds of a global tensor.
 Tensor cut(const Tensor& global, const Box& box);

@@ -103,6 +103,7 @@ class LocalRows {
         double& to = sum.as<double>()[rows_[i] * width + k];
         to = !made[static_cast<size_t>(rows_[i])] ? term
              : op == ReduceOp::sum                ? to + term
+             : op == ReduceOp::prod               ? to * term
              : op == ReduceOp::max                ? std::max(to, term)
                                                   : std::min(to, term);
       }

@@ -7,6 +7,7 @@
 
 #include "base/round_up.h"
 #include "exec/collective_step.h"
+#include "explain/names.h"
 #include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "program/memory.h"
@@ -27,11 +28,6 @@ class Analyst {
     // The rank at the mesh's origin has the largest shards, so its times are the plan's.
     program_ = of_.program(0);
     out_.node_seconds.assign(graph_.nodes().size(), 0.0);
-    const std::set<ValueId> needed = forward();
-    for (const Node& node : graph_.nodes()) {
-      out_.forward.push_back(std::any_of(node.outputs.begin(), node.outputs.end(),
-                                         [&](ValueId id) { return needed.count(id) > 0; }));
-    }
     for (const Step& step : program_.steps) stepped_.insert(step.node.name);
     const PlannedSteps planned(graph_, of_.plan, of_.cluster, program_);
     for (size_t s = 0; s < program_.steps.size(); ++s) {
@@ -150,25 +146,6 @@ class Analyst {
     return "nobody";
   }
 
-  /// Values that the loss is computed from, or the outputs of a forward pass alone, gathered copies
-  /// of parameters too: activations. All else that is computed is gradients and what the update
-  /// makes of them.
-  std::set<ValueId> forward() const {
-    std::set<ValueId> seen;
-    std::vector<ValueId> stack = graph_.outputs;
-    if (graph_.loss != kNoValue) stack = {graph_.loss};
-    while (!stack.empty()) {
-      const ValueId id = stack.back();
-      stack.pop_back();
-      if (id == kNoValue || !seen.insert(id).second) continue;
-      const NodeId producer = graph_.value(id).producer;
-      if (producer < 0) continue;
-      for (ValueId in : graph_.node(producer).inputs) stack.push_back(in);
-      for (ValueId other : graph_.node(producer).outputs) seen.insert(other);
-    }
-    return seen;
-  }
-
   /// Buffers by what they are for, and the steps during which they hold it, both inclusive: -1 is
   /// before the first, the number of steps behind the last.
   struct Uses {
@@ -192,7 +169,7 @@ class Analyst {
   }
 
   Uses kinds_of_computed() const {
-    const std::set<ValueId> activations = forward();
+    const std::set<ValueId> activations = forward_values(graph_);
     const size_t count = program_.buffers.size();
     Uses uses{std::vector<std::string>(count),
               std::vector<int>(count, static_cast<int>(program_.steps.size())),

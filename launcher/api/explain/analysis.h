@@ -40,7 +40,6 @@ struct PlannedCollective {
 /// Times and calls are those of a step: of what is done in every micro-batch, all of them.
 struct PlanAnalysis {
   std::vector<double> node_seconds;       // per Graph node: the first rank's kernel, as predicted
-  std::vector<bool> forward;              // per Graph node: does the loss need it?
   std::map<std::string, double> compute;  // by op
   std::map<std::string, int64_t> calls;   // kernels by op, collectives by kind
   std::map<std::string, double> communication;  // by kind

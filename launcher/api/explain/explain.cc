@@ -65,7 +65,8 @@ class Table {
         analysis_(analysis),
         in_front_of_(graph.nodes().size() + 1),
         layers_of_(layers_of(graph)),
-        subjects_(subjects_of(graph)) {
+        subjects_(subjects_of(graph)),
+        parts_(parts_of(graph)) {
     for (PlannedCollective& c : chained(analysis.collectives))
       in_front_of_[static_cast<size_t>(c.before)].push_back(std::move(c));
   }
@@ -92,16 +93,10 @@ class Table {
   }
 
   Section section_of(NodeId node) const {
-    if (graph_.node(node).phase == Phase::update) return Section::update;
-    if (subjects_[static_cast<size_t>(node)] != "" && is_update(node)) return Section::update;
-    return analysis_.forward[static_cast<size_t>(node)] ? Section::forward : Section::backward;
-  }
-  bool is_update(NodeId node) const {
-    const std::vector<ValueId>& out = graph_.node(node).outputs;
-    return std::any_of(graph_.updates.begin(), graph_.updates.end(), [&](const auto& update) {
-      return std::find(out.begin(), out.end(), update.second) != out.end() &&
-             graph_.value(update.first).role == Role::parameter;
-    });
+    const StepPart part = parts_[static_cast<size_t>(node)];
+    return part == StepPart::update    ? Section::update
+           : part == StepPart::forward ? Section::forward
+                                       : Section::backward;
   }
 
   void add_parameters() {
@@ -197,6 +192,7 @@ class Table {
   const PlanAnalysis& analysis_;
   std::vector<std::vector<PlannedCollective>> in_front_of_;  // by node, and at the end
   const std::vector<std::string> layers_of_, subjects_;
+  const std::vector<StepPart> parts_;
   std::vector<Layer> layers_;
 };
 

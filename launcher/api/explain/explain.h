@@ -27,8 +27,25 @@ std::string why_text(
     const Explained& of, const std::string& value,
     const std::function<Plan(const std::string& value, const Sharding& sharding)>& without);
 
-/// What `b` has that `a` has not: time, bytes, and every value that lies otherwise.
-std::string difference_text(const Plan& a, const Plan& b);
+/// What if every value that `shard`, a "REGEX=SHARDING", names lay so: a row for each, and one for
+/// all of them together, which `together` plans, or throws out_of_memory or invalid_input. Throws
+/// invalid_input as find_request does.
+std::string what_if_text(const Explained& of, const std::string& shard,
+                         const std::function<Plan()>& together);
+
+/// What `b` has that `a` has not: time, by what takes it (rows add up to the difference), bytes,
+/// and every value that lies otherwise.
+std::string difference_text(const Explained& a, const Explained& b);
+
+/// Every node as loops over the mesh's axes, one result a line: "y : f32[8,4] = tile 0 a { sum b {
+/// matmul(slice 0 a slice 1 b x, slice 0 b w) } }". A loop over an axis cuts a dim of the result,
+/// or leaves it in parts to be reduced; a slice is what the rank's turn of the loop reads. The
+/// lines hold all that a plan says of values and nodes.
+std::string loops_text(const Explained& of);
+
+/// What is known of every node of `of.graph`, by name, as a JSON object: op, phase, module, types
+/// of operands and results, and seconds of a step (PlanCosts).
+std::string nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster);
 
 /// Writes a file for each pass of compile to `folder`: what the pass does, and the rank's program
 /// before and after. `stop_after`: the last one ("": all). Throws invalid_input.

@@ -59,9 +59,10 @@ const std::vector<Strategy>& LocalChanges::strategies(NodeId id) {
   return it->second;
 }
 
-/// Seconds of all reshardings of a value that is made as `made`, if node `changed` runs by `plan`.
+/// Seconds of all reshardings of a value that is made as `made`, if node `changed` runs by `plan`,
+/// and what it replaces after the step is held as `held_as` (null: as planned).
 double LocalChanges::redistribute(ValueId value, const Sharding& made, NodeId changed,
-                                  const NodePlan& plan) {
+                                  const NodePlan& plan, const Sharding* held_as) {
   const TensorType& type = graph_.type(value);
   std::vector<Wanted> wanted;
   const auto want = [&](const Sharding& sharding, Phase by) {
@@ -75,8 +76,10 @@ double LocalChanges::redistribute(ValueId value, const Sharding& made, NodeId ch
   }
   // What an update makes is brought to what it replaces, if that lies otherwise (ZeRO).
   if (const auto held = replaces_.find(value);
-      held != replaces_.end() && !moves_along(held->second))
-    want(plan_.values.at(graph_.value(held->second).name), graph_.phase_of(value));
+      held != replaces_.end() && !moves_along(held->second)) {
+    const Sharding& as_planned = plan_.values.at(graph_.value(held->second).name);
+    want(held_as == nullptr ? as_planned : *held_as, graph_.phase_of(value));
+  }
   if (reported_[static_cast<size_t>(value)])
     want(Sharding::replicated(type.shape.size()), graph_.last_phase());
   const int number = times_.number_of(type, sum_prices_[static_cast<size_t>(value)]),
@@ -141,6 +144,25 @@ std::optional<LocalChanges::Change> LocalChanges::cheapest(
     if (!best || change.seconds < best->seconds) best = std::move(change);
   }
   return best;
+}
+
+std::optional<LocalChanges::Change> LocalChanges::lies_as(ValueId value, const Sharding& sharding) {
+  const NodeId node = maker(value);
+  if (node >= 0) {
+    const size_t result = result_of(value, node);
+    return cheapest(node, [&](const NodePlan& np) { return np.out[result] == sharding; });
+  }
+  const Sharding& now = plan_.values.at(graph_.value(value).name);
+  const NodePlan none;
+  Change change;
+  change.bytes = held_bytes(value, sharding) - held_bytes(value, now);
+  change.seconds = redistribute(value, sharding, -1, none) - redistribute(value, now, -1, none);
+  if (const auto update = graph_.updates.find(value); update != graph_.updates.end()) {
+    const Sharding& made = plan_.values.at(graph_.value(update->second).name);
+    change.seconds += redistribute(update->second, made, -1, none, &sharding) -
+                      redistribute(update->second, made, -1, none);
+  }
+  return change;
 }
 
 std::vector<std::pair<Sharding, LocalChanges::Change>> LocalChanges::others(ValueId value) {

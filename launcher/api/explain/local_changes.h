@@ -28,6 +28,10 @@ class LocalChanges {
   /// The cheapest of a node's strategies that `wanted` accepts; nullopt if it accepts none.
   std::optional<Change> cheapest(NodeId node, const std::function<bool(const NodePlan&)>& wanted);
 
+  /// What it costs if a value lies so: its maker's cheapest, or, of what no node makes, what its
+  /// readers then move. nullopt: its maker has no way to leave it so.
+  std::optional<Change> lies_as(ValueId value, const Sharding& sharding);
+
   /// The node that makes a value, or that makes what replaces it after the step; -1: none does.
   NodeId maker(ValueId value) const;
   /// Which of its results that is.
@@ -39,7 +43,8 @@ class LocalChanges {
 
  private:
   const std::vector<Strategy>& strategies(NodeId node);
-  double redistribute(ValueId value, const Sharding& made, NodeId changed, const NodePlan& plan);
+  double redistribute(ValueId value, const Sharding& made, NodeId changed, const NodePlan& plan,
+                      const Sharding* held_as = nullptr);
   Change price(NodeId node, const Strategy& strategy);
   bool moves_along(ValueId held) const;
   int64_t held_bytes(ValueId value, const Sharding& sharding) const;

@@ -90,6 +90,63 @@ std::string within(const std::string& name, const std::string& layer) {
   return inside ? name.substr(layer.size() + 1) : name;
 }
 
+std::vector<std::string> modules_of(const Graph& graph) {
+  const std::vector<std::string> layers = layers_of(graph), subjects = subjects_of(graph);
+  std::vector<std::string> modules(layers.size());
+  for (size_t n = 0; n < layers.size(); ++n) {
+    const auto folder = [](const std::string& name) {
+      const size_t end = name.find_last_of("./");
+      return end == std::string::npos || end == 0 ? std::string() : name.substr(0, end);
+    };
+    const std::string& subject = subjects[n];
+    modules[n] = folder(subject.rfind("d ", 0) == 0 ? subject.substr(2) : subject);
+    if (modules[n].empty() && !layer_in(graph.nodes()[n].name).empty())
+      modules[n] = folder(graph.nodes()[n].name);
+    if (modules[n].empty()) modules[n] = layers[n];
+  }
+  return modules;
+}
+
+std::set<ValueId> forward_values(const Graph& graph) {
+  std::set<ValueId> seen;
+  std::vector<ValueId> stack = graph.outputs;
+  if (graph.loss != kNoValue) stack = {graph.loss};
+  while (!stack.empty()) {
+    const ValueId id = stack.back();
+    stack.pop_back();
+    if (id == kNoValue || !seen.insert(id).second) continue;
+    const NodeId producer = graph.value(id).producer;
+    if (producer < 0) continue;
+    for (ValueId in : graph.node(producer).inputs) stack.push_back(in);
+    for (ValueId other : graph.node(producer).outputs) seen.insert(other);
+  }
+  return seen;
+}
+
+const char* to_string(StepPart part) {
+  static const char* const kNames[] = {"forward", "backward", "update"};
+  return kNames[static_cast<int>(part)];
+}
+
+std::vector<StepPart> parts_of(const Graph& graph) {
+  const std::set<ValueId> needed = forward_values(graph);
+  std::set<ValueId> updated;  // what replaces a parameter
+  for (const auto& [held, next] : graph.updates) {
+    if (graph.value(held).role == Role::parameter) updated.insert(next);
+  }
+  const auto makes_any = [](const Node& node, const std::set<ValueId>& of) {
+    return std::any_of(node.outputs.begin(), node.outputs.end(),
+                       [&](ValueId id) { return of.count(id) > 0; });
+  };
+  std::vector<StepPart> parts;
+  for (const Node& node : graph.nodes()) {
+    const bool update = node.phase == Phase::update || makes_any(node, updated);
+    const bool forward = graph.updates.empty() || makes_any(node, needed);
+    parts.push_back(update ? StepPart::update : forward ? StepPart::forward : StepPart::backward);
+  }
+  return parts;
+}
+
 std::vector<std::string> subjects_of(const Graph& graph) {
   std::vector<std::string> subjects(graph.nodes().size());
   for (const auto& [held, next] : graph.updates) {

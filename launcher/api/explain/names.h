@@ -1,6 +1,7 @@
 // Names of layers and of values in them, read from the names of nodes.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,5 +33,18 @@ std::vector<std::string> layers_of(const Graph& graph);
 /// What every node is about, for people: the parameter that it reads or updates, "d " and the
 /// parameter whose gradient it makes, else "".
 std::vector<std::string> subjects_of(const Graph& graph);
+
+/// The module of every node: that of the parameter that it is about ("h.0.mlp.c_fc" of
+/// "h.0.mlp.c_fc.weight"); else what its own name says before its last part; else its layer.
+std::vector<std::string> modules_of(const Graph& graph);
+
+/// Values that the loss is computed from, gathered copies of parameters too: activations. All else
+/// that is computed is gradients and what the update makes of them.
+std::set<ValueId> forward_values(const Graph& graph);
+
+/// What part of a step a node belongs to; of a step that updates nothing all is forward.
+enum class StepPart { forward, backward, update };
+const char* to_string(StepPart part);  // "forward"
+std::vector<StepPart> parts_of(const Graph& graph);
 
 }  // namespace shardrun

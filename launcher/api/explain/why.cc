@@ -1,4 +1,4 @@
-// Why a value lies as it does, and what two plans do differently.
+// Why a value lies as it does.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -6,7 +6,6 @@
 
 #include "explain/explain.h"
 #include "explain/local_changes.h"
-#include "explain/names.h"
 #include "explain/text.h"
 
 namespace shardrun {
@@ -147,41 +146,6 @@ std::string why_text(
   if (more < 0) {
     out << wrapped("             ",
                    "faster: this plan is within the planner's gap of the best, not the best");
-  }
-  return out.str();
-}
-
-std::string difference_text(const Plan& a, const Plan& b) {
-  std::ostringstream out;
-  out << wrapped("this:  ", plan_line(a)) << wrapped("other: ", plan_line(b));
-  const auto change = [](double mine, double theirs) {
-    return mine > 0 ? format("%+.2f %%", 100 * (theirs / mine - 1)) : std::string("-");
-  };
-  out << "other is " << change(a.seconds, b.seconds) << " in time (compute "
-      << change(a.compute_seconds, b.compute_seconds) << ", communication "
-      << change(a.comm_seconds, b.comm_seconds) << "), "
-      << change(static_cast<double>(a.bytes), static_cast<double>(b.bytes)) << " in bytes\n";
-  struct Change {
-    std::string name, mine, its;
-    int times = 0;
-  };
-  std::map<std::string, Change> changes;
-  int count = 0;
-  for (const auto& [name, sharding] : a.values) {
-    const auto theirs = b.values.find(name);
-    const std::string mine = to_string(sharding, a.mesh);
-    const std::string its =
-        theirs == b.values.end() ? "not there" : to_string(theirs->second, b.mesh);
-    if (mine == its) continue;
-    ++count;
-    Change& c = changes[str(folded(name), ": ", mine, " -> ", its)];
-    if (c.times++ == 0) c = {name, mine, its, 1};
-    if (c.times > 1) c.name = folded(name);
-  }
-  out << count << " of " << a.values.size() << " values lie differently\n";
-  for (const auto& [key, c] : changes) {
-    out << wrapped("  " + left(c.name + (c.times > 1 ? str("  x", c.times) : ""), 40) + "  ",
-                   c.mine + " -> " + c.its);
   }
   return out.str();
 }

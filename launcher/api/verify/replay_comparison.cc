@@ -36,7 +36,13 @@ double blur_of(DType dtype) {
 constexpr double kTermsForTolerance = 0x1p16;
 
 double reduce(ReduceOp op, double a, double b) {
-  return op == ReduceOp::sum ? a + b : op == ReduceOp::max ? std::max(a, b) : std::min(a, b);
+  switch (op) {
+    case ReduceOp::sum: return a + b;
+    case ReduceOp::prod: return a * b;
+    case ReduceOp::max: return std::max(a, b);
+    case ReduceOp::min: break;
+  }
+  return std::min(a, b);
 }
 
 /// Visits the elements of a box in row-major order: f(index in the box, index in the whole).

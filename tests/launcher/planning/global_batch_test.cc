@@ -58,6 +58,29 @@ TEST(GlobalBatch, ContradictionsAreRefused) {
   expect_contradiction(asked(int64_t{1} << 40, {}, 1), 1, "too many");
 }
 
+TEST(GlobalBatch, TacticsSayTurns) {
+  EXPECT_EQ(turns_of({"batch@data", "inner@model"}), std::nullopt);
+  EXPECT_EQ(turns_of({"batch@data", "batch@turns=4"}), 4);
+  EXPECT_EQ(turns_of({"batch@turns=auto"}), kAutoMicroBatches);
+  EXPECT_EQ(mesh_tactics({"batch@data", "batch@turns=4", "inner@model"}),
+            (std::vector<std::string>{"batch@data", "inner@model"}));
+  const std::pair<std::vector<std::string>, const char*> wrong[] = {
+      {{"weights@turns=4"}, "'weights' does not go by turns"},
+      {{"batch@turns=0"}, "'0' turns, wanted 1 or more, or auto"},
+      {{"batch@turns="}, "'' turns"},
+      {{"batch@turns=4x"}, "'4x' turns"},
+      {{"batch@turns=2", "batch@turns=2"}, "leave out one"}};
+  for (const auto& [tactics, sentence] : wrong) {
+    try {
+      (void)turns_of(tactics);
+      ADD_FAILURE() << "nothing was found wrong; wanted: " << sentence;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(sentence), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("--tactic '"), std::string::npos) << e.what();
+    }
+  }
+}
+
 TEST(GlobalBatch, CandidatesDivideTheSamples) {
   EXPECT_EQ(candidate_micro_batches(1), (std::vector<int64_t>{1}));
   EXPECT_EQ(candidate_micro_batches(12), (std::vector<int64_t>{1, 2, 3, 4, 6, 12}));
@@ -179,6 +202,47 @@ TEST_F(GlobalBatchCommand, APlanFileHasIt) {
   EXPECT_EQ(other.status, 2) << describe(other);
 }
 
+/// PartIR's sequential loop over the batch is --accumulate: the same plan, losses and bytes.
+TEST_F(GlobalBatchCommand, TurnsAreMicroBatches) {
+  const std::string job = "gpt.onnx --data text:text.txt --steps 5 --mesh d=2 --batch 4 ";
+  for (const Ranks ranks : {threads(2), mpi(2)}) {
+    const TrainingRun turns = train(at_, ranks, job + "--tactic batch@d --tactic batch@turns=4"),
+                      accumulated = train(at_, ranks, job + "--tactic batch@d --accumulate 4");
+    EXPECT_EQ(turns.loss_texts, accumulated.loss_texts);
+    EXPECT_EQ(turns.loss_texts.size(), 5u);
+    EXPECT_EQ(turns.predicted, accumulated.predicted);
+    EXPECT_EQ(turns.allocated, accumulated.allocated);
+  }
+  // Without another tactic the mesh is left to the search, as it is with --accumulate.
+  const TrainingRun free = train(at_, threads(2), job + "--tactic batch@turns=4"),
+                    same = train(at_, threads(2), job + "--accumulate 4");
+  EXPECT_EQ(free.loss_texts, same.loss_texts);
+  EXPECT_EQ(free.predicted, same.predicted);
+}
+
+/// Each tactic's row is of a step as it is then; the plan finds the number of turns, too.
+TEST_F(GlobalBatchCommand, TurnsInTheTableOfTactics) {
+  const Outcome table =
+      plan("--planner propagate --batch 4 --tactic batch@a --tactic batch@turns=4 --ranks 2");
+  ASSERT_EQ(table.status, 0) << describe(table);
+  const auto step = [&](const std::string& row) {
+    const size_t at = table.out.find("\n" + row + " ");
+    return at == std::string::npos ? -1.0 : std::stod(table.out.substr(at + row.size() + 2));
+  };
+  EXPECT_GT(step("batch@a"), 0) << describe(table);
+  EXPECT_GT(step("batch@turns=4"), 2 * step("batch@a")) << describe(table);
+  const Outcome found = plan(
+                    "--global-batch 32 --tactic batch@turns=auto --memory 6MiB --recompute never"),
+                asked = plan("--global-batch 32 --accumulate auto --memory 6MiB --recompute never");
+  ASSERT_EQ(found.status, 0) << describe(found);
+  EXPECT_NE(found.out.find("micro-batches tried: 1 x 32"), std::string::npos) << describe(found);
+  EXPECT_EQ(milliseconds(found), milliseconds(asked));
+  // A file keeps the tactic: the plan is made again under it.
+  ASSERT_EQ(plan("--batch 4 --tactic batch@a --tactic batch@turns=4 -o turns.json").status, 0);
+  const Outcome why = at_.shardrun("explain turns.json --why wte.weight");
+  EXPECT_EQ(why.status, 0) << describe(why);
+}
+
 TEST_F(GlobalBatchCommand, WrongCallsAreRefused) {
   const auto refused = [&](const std::string& flags, const std::string& sentence) {
     const Outcome outcome = plan(flags);
@@ -191,6 +255,9 @@ TEST_F(GlobalBatchCommand, WrongCallsAreRefused) {
   refused("--accumulate 99999999999", "--accumulate");
   refused("--global-batch 10 --batch 4", "take a global batch of 8 or 12");
   refused("--global-batch 8 --batch 4 --accumulate 4", "leave out one of the three");
+  refused("--tactic batch@turns=4 --accumulate 2", "leave out one of the two");
+  refused("--tactic state@turns=4", "'state' does not go by turns");
+  refused("--tactic batch@turns=auto", "as --global-batch 64");
 }
 
 }  // namespace

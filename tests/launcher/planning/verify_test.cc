@@ -206,8 +206,8 @@ TEST_F(Explained, RulesAndColours) {
 }
 
 TEST_F(Explained, DifferenceOfTwoPlans) {
-  EXPECT_NE(explain_difference(plan_, plan_).find("\n0 of "), std::string::npos);
-  const std::string text = explain_difference(plan_, planned("4"));
+  EXPECT_NE(explain_difference(model_, plan_, plan_).find("\n0 of "), std::string::npos);
+  const std::string text = explain_difference(model_, plan_, planned("4"));
   EXPECT_NE(text.find("this:  mesh a=2,b=2"), std::string::npos) << text;
   EXPECT_NE(text.find("other: mesh a=4"), std::string::npos) << text;
   EXPECT_EQ(text.find("\n0 of "), std::string::npos);

@@ -203,7 +203,8 @@ struct PlanRequest {
   std::vector<std::string> shard;
   /// "TARGET@AXIS", such as "batch@data", in order: what is cut along each mesh axis. Along an axis
   /// a node does what the first of them says that says anything of it; what none reaches is whole,
-  /// unless "auto@AXIS" leaves the axis to the search. docs/planning.md lists the targets.
+  /// unless "auto@AXIS" leaves the axis to the search. docs/planners.md lists the targets.
+  /// "batch@turns=4" and "batch@turns=auto" are ModelOptions::accumulate, which load_and_plan sets.
   std::vector<std::string> tactics;
   /// Sharding annotations of the model's file (device_configurations, of IR 11 on): hint, required,
   /// ignore.
@@ -280,18 +281,29 @@ std::string explain_plan(const Model& model, const TrainingPlan& plan);
 /// what that costs. Plans anew, with the request's memory, seconds and seed.
 std::string explain_why(const Model& model, const TrainingPlan& plan, const std::string& value,
                         const PlanRequest& request);
-/// What `other` has that `plan` has not: time, bytes, and every value that lies otherwise.
-std::string explain_difference(const TrainingPlan& plan, const TrainingPlan& other);
+/// What if every value that `shard` ("REGEX=SHARDING") names lay so: the cost of each alone, all
+/// else as planned, and of all together, planned anew with the request's memory, seconds and seed.
+std::string explain_what_if(const Model& model, const TrainingPlan& plan, const std::string& shard,
+                            const PlanRequest& request);
+/// What `other` has that `plan` has not: time, by computing, each kind of resharding and of
+/// exchange (rows add up to the difference), bytes, and every value that lies otherwise.
+std::string explain_difference(const Model& model, const TrainingPlan& plan,
+                               const TrainingPlan& other);
+/// The plan as PartIR's nested loops over the mesh's axes, one node after the other.
+std::string explain_loops(const Model& model, const TrainingPlan& plan);
+/// TrainingPlan::json() with what is known of every node: op, phase, module, types of operands and
+/// results, and predicted seconds. make_plan reads both.
+std::string plan_json(const Model& model, const TrainingPlan& plan);
 /// What each of the request's tactics adds: the step's time, the fullest rank's bytes, collectives
 /// by kind, and the conflicts that are left, with what each way would cost. Plans anew for each
 /// row, without a limit of memory. On rank 0 alone; "" elsewhere.
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request);
 /// A plan under tactics, all that they say nothing of being whole.
 struct TacticReport {
-  double seconds = 0;                    // predicted, of a step
-  int64_t bytes = 0;                     // of the fullest rank, exactly
+  double seconds = 0;                          // predicted, of a step
+  int64_t bytes = 0;                           // of the fullest rank, exactly
   std::map<std::string, int64_t> collectives;  // of a step, by kind
-  size_t unresolved = 0;                 // nodes at which propagation stopped
+  size_t unresolved = 0;                       // nodes at which propagation stopped
 };
 
 /// The last row of explain_tactics. The collectives are known on rank 0 alone.
@@ -306,8 +318,8 @@ TacticReport report_tactics(World& world, const Model& model, const PlanRequest&
 ///
 /// It begins with the request's tactics. Of mesh, cluster, memory_bytes, shard, tactics, whole_sums
 /// and ranks the request says what they say for make_plan; with the planner "mcts-arguments"
-/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls, which
-/// `world` and `model` outlive.
+/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls,
+/// which `world` and `model` outlive.
 class PlanSession {
  public:
   /// Throws Failure(call): no mesh, or one of more than three axes, or what make_plan says.
