@@ -148,23 +148,28 @@ TEST(CpuKernels, AttentionOfFewHeads) {
       for (const int64_t width : {2, 16}) {
         const TensorType q{dtype, {1, 2, 300, width}}, k{dtype, {1, 2, 290, width}},
             v{dtype, {1, 2, 290, 24}}, y{dtype, {1, 2, 300, 24}}, lse{DType::f32, {1, 2, 300}};
-        for (const bool grad : {false, true}) {
-          Case c{make(grad ? "attention_grad" : "attention",
-                      {{"scale", 0.3}, {"slope", 0.2}, {"causal", int64_t{q_offset != 130}}}),
-                 {q, k, v},
+        const std::pair<const char*, std::vector<TensorType>> ops[] = {
+            {"attention", {q, k, v}},
+            {"attention_grad", {y, q, k, v, y, lse}},
+            {"attention_top", {q, k}},
+            {"attention_sums", {q, k, v, lse}}};
+        for (const auto& [op, in] : ops) {
+          Case c{make(op, {{"scale", 0.3}, {"slope", 0.2}, {"causal", int64_t{q_offset != 130}}}),
+                 in,
                  {}};
-          if (grad) c.in = {y, q, k, v, y, lse};
           if (q_offset != 130) c.node.attrs.set("q_offset", q_offset);
           if (width == 2) {  // another mask for each query
             c.node.attrs.set("has_mask", int64_t{1});
             c.in.push_back({dtype, {1, 1, 300, 290}});
           }
-          c.node.attrs.set("dropout", 0.2);
-          c.node.attrs.set("seed", int64_t{1} << 40);
-          c.node.attrs.set("key", int64_t{9});
-          c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 430, 301});
-          c.node.attrs.set("start", std::vector<int64_t>{1, 2, 130, 7});
-          c.in.push_back({DType::i64, {}});
+          if (c.node.op != "attention_top") {
+            c.node.attrs.set("dropout", 0.2);
+            c.node.attrs.set("seed", int64_t{1} << 40);
+            c.node.attrs.set("key", int64_t{9});
+            c.node.attrs.set("global_shape", std::vector<int64_t>{4, 4, 430, 301});
+            c.node.attrs.set("start", std::vector<int64_t>{1, 2, 130, 7});
+            c.in.push_back({DType::i64, {}});
+          }
           c.out = infer_types(c.node, c.in);
           EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
         }

@@ -12,7 +12,7 @@ namespace shardrun {
 namespace {
 
 /// Two layers; 3 divides neither heads, hidden, vocabulary nor context.
-std::string gpt(double dropout = 0) {
+std::string gpt(double dropout = 0, int64_t vocab = 257) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("verify_test_" + std::to_string(::getpid()) + ".onnx"))
                                .string();
@@ -20,7 +20,7 @@ std::string gpt(double dropout = 0) {
   model.layers = 2;
   model.hidden = 128;
   model.heads = 4;
-  model.vocab = 257;
+  model.vocab = vocab;
   model.context = 32;
   model.dropout = dropout;
   write_gpt(model, path);
@@ -67,6 +67,68 @@ TEST(Verify, PlansOfAGptAgreeWithOneRank) {
     EXPECT_GT(report.largest, 0) << c.mesh;
     EXPECT_LT(report.largest, std::string(c.dtype) == "bf16" ? 0.0625 : 2e-5) << c.mesh;
   }
+}
+
+/// Of five steps, which also are verified. `part`: what the plan's file says of a value, as it
+/// lies.
+std::vector<double> losses(const std::string& path, int ranks, PlanRequest request,
+                           const std::string& part, const ModelOptions& options) {
+  World world = World::threads(ranks);
+  const Model model = load_model(world, path, options);
+  const TrainingPlan plan = make_plan(world, model, request);
+  if (ranks > 1) {
+    EXPECT_NE(plan.json().find("\"" + part), std::string::npos) << part;
+    EXPECT_TRUE(verify(world, model, plan, {}).verified) << ranks;
+  }
+  TrainOptions how;
+  how.steps = 5;
+  how.lr = 3e-4;
+  return train(world, model, plan, how).losses;
+}
+
+void expect_one_ranks_losses(const std::string& path, const ModelOptions& options,
+                             PlanRequest request, const std::string& part, double tolerance) {
+  const std::vector<double> alone = losses(path, 1, {}, part, options);
+  ASSERT_EQ(alone.size(), 5u);
+  for (const int ranks : {2, 3, 4}) {
+    request.mesh = "r=" + std::to_string(ranks);
+    const std::vector<double> cut = losses(path, ranks, request, part, options);
+    ASSERT_EQ(cut.size(), alone.size());
+    for (size_t s = 0; s < cut.size(); ++s)
+      EXPECT_NEAR(cut[s], alone[s], tolerance * alone[s]) << ranks << " ranks, step " << s;
+  }
+}
+
+/// The logits stay cut along a vocabulary that no number of ranks divides.
+TEST(Verify, ALossOfACutVocabularyIsOneRanks) {
+  const std::string path = gpt(0, 5003);
+  for (const char* dtype : {"f32", "bf16"}) {
+    SCOPED_TRACE(dtype);
+    ModelOptions options;
+    options.batch = 4;
+    options.dtype = dtype;
+    PlanRequest request;
+    request.planner = "megatron";
+    expect_one_ranks_losses(path, options, request,
+                            "%loss/each/sums\": \"[-, -, -] partial(sum: r)",
+                            std::string(dtype) == "f32" ? 1e-6 : 1e-3);
+  }
+  std::filesystem::remove(path);
+}
+
+/// --cut-keys, with dropout.
+TEST(Verify, AttentionOfCutKeysIsOneRanks) {
+  const std::string path = gpt(0.1);
+  ModelOptions options;
+  options.batch = 3;
+  options.cut_keys = true;
+  PlanRequest request;
+  request.planner = "ilp";
+  request.shard = {"%.*/attention/sums:1=[-,-,-] partial(sum: r)",
+                   "%.*/attention/top=[-,-,-] partial(max: r)"};
+  expect_one_ranks_losses(path, options, request,
+                          "%h.0.MatMul_2/attention/sums:1\": \"[-, -, -] partial(sum: r)", 2e-6);
+  std::filesystem::remove(path);
 }
 
 /// A GPT on disk, planned for four ranks.
