@@ -184,8 +184,8 @@ std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& 
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4
-  /// auto, ilp, beam, plain-ilp, mcts, mcts-arguments, propagate; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or
-  /// several joined by +, one for each mesh axis.
+  /// auto, ilp, beam, plain-ilp, mcts, mcts-arguments, propagate; or a baseline: dp, zero1, zero2,
+  /// fsdp, megatron, megatron-sp, or several joined by +, one for each mesh axis.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
   std::vector<std::string> shard;
@@ -294,7 +294,8 @@ TacticReport report_tactics(World& world, const Model& model, const PlanRequest&
 /// `world` and `model` outlive.
 class PlanSession {
  public:
-  /// Throws Failure(call): no mesh, or one of more than three axes, or what make_plan says.
+  /// Throws Failure(call): no mesh, or one of more than three axes; another planner than auto, mcts
+  /// and mcts-arguments; a plan file; or what make_plan says.
   PlanSession(World& world, const Model& model, const PlanRequest& request);
   PlanSession(PlanSession&&) noexcept;
   PlanSession& operator=(PlanSession&&) noexcept;
