@@ -24,8 +24,9 @@ constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 constexpr double kAmple = 0.75;
 constexpr double kPlanGap = 1e-4;
 /// A tree search ends after so many states: a share of the seconds that there are, at so many a
-/// second of one core. By count, so that a plan does not depend on the machine.
-constexpr double kTreeShare = 0.1, kStatesPerSecond = 20000;
+/// second of one core (fewer where arguments are cut, since all is propagated again behind each
+/// action). By count, so that a plan does not depend on the machine.
+constexpr double kTreeShare = 0.1, kStatesPerSecond = 20000, kArgumentStatesPerSecond = 1000;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -120,7 +121,9 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
   MctsOptions search;
   search.seed = options_.seed;
   search.threads = usable_cores();
-  search.evaluations = static_cast<int64_t>(kTreeShare * options_.solve_seconds * kStatesPerSecond);
+  search.evaluations =
+      static_cast<int64_t>(kTreeShare * options_.solve_seconds *
+                           (rules.arguments_only ? kArgumentStatesPerSecond : kStatesPerSecond));
   const Proposal found = propose(table->board, rule_of(), options_.tactics, search);
   report.tree_seconds += since(searching);
   report.evaluations += found.evaluations;

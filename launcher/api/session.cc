@@ -17,6 +17,13 @@ constexpr int kMostAxes = 3;  // strategies of more are too many to list
 constexpr int64_t kAnyBytes = std::numeric_limits<int64_t>::max() / 4;
 
 Mesh played_mesh(const PlanRequest& request) {
+  SR_REQUIRE(request.plan_file.empty(), invalid_input, "--plan ", request.plan_file,
+             ": a game begins with tactics, not with a plan; leave it out");
+  const std::optional<PlannerKind> kind = planner_named(request.planner);
+  SR_REQUIRE(kind == PlannerKind::automatic || kind == PlannerKind::mcts ||
+                 kind == PlannerKind::mcts_arguments,
+             invalid_input, "--planner ", request.planner,
+             ": a game is not planned; wanted mcts, or mcts-arguments to cut arguments");
   SR_REQUIRE(request.mesh != "auto", invalid_input,
              "--mesh auto: a game is played on one mesh; give it, as --mesh data=2,model=4");
   Mesh mesh = Mesh::parse(request.mesh);
@@ -46,8 +53,7 @@ struct PlanSession::Impl {
                               : cluster.memory_bytes > 0 ? cluster.memory_bytes
                                                          : kAnyBytes;
     table = search->table(game_rules);
-    Schedule told;
-    for (const std::string& text : request.tactics) told.push_back(parse_tactic(text, mesh));
+    const Schedule told = parse_tactics(request.tactics, mesh);
     game.emplace(table->board, table->board.of_schedule(told, search->rule_of()));
   }
 

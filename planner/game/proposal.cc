@@ -30,8 +30,7 @@ bool cuts(const ClassWays& ways) {
 std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_of,
                                     const std::vector<std::string>& tactics) {
   const Mesh& mesh = board.mesh();
-  Schedule told;
-  for (const std::string& text : tactics) told.push_back(parse_tactic(text, mesh));
+  const Schedule told = parse_tactics(tactics, mesh);
   std::vector<GameStart> out = {{board.of_schedule(told, rule_of), {}, {}}};
   if (board.options().arguments_only) return out;
   // By kind: what it makes along each axis, if it holds along all of them.

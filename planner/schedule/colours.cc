@@ -119,8 +119,9 @@ void Colours::join_dims(const Graph& graph, const RuleOf& rule_of) {
   }
   std::map<size_t, int> number;  // in order of their first dims
   for (size_t i = 0; i < items; ++i) {
-    const auto [it, fresh] = number.emplace(groups.root(i), count_);
-    count_ += fresh;
+    const auto [it, fresh] = number.emplace(groups.root(i), static_cast<int>(sizes_.size()));
+    if (fresh) sizes_.push_back(0);
+    ++sizes_[at(it->second)];
     colour_.push_back(it->second);
   }
 }
@@ -166,7 +167,7 @@ std::vector<int> Colours::ways(NodeId node, int colour) const {
 void Colours::group_alike(const Graph& graph) {
   using Use = std::tuple<std::string, std::vector<int>, std::vector<int>>;
   std::map<Use, int> number;
-  std::vector<std::vector<int>> uses(at(count_));
+  std::vector<std::vector<int>> uses(sizes_.size());
   for (size_t n = 0; n < ways_.size(); ++n) {
     for (const Way& way : ways_[n]) {
       const int use =
@@ -175,15 +176,15 @@ void Colours::group_alike(const Graph& graph) {
       uses[at(way.colour)].push_back(use);
     }
   }
-  std::vector<std::set<int64_t>> sizes(at(count_));
+  std::vector<std::set<int64_t>> sizes(sizes_.size());
   for (size_t v = 0; v < graph.values().size(); ++v) {
     const Shape& shape = graph.values()[v].type.shape;
     for (size_t d = 0; d < shape.size(); ++d)
       sizes[at(of(static_cast<ValueId>(v), d))].insert(shape[d]);
   }
   std::map<std::pair<std::vector<int>, std::set<int64_t>>, int> known;
-  group_.assign(at(count_), -1);
-  for (int c = 0; c < count_; ++c) {
+  group_.assign(sizes_.size(), -1);
+  for (int c = 0; c < static_cast<int>(sizes_.size()); ++c) {
     if (uses[at(c)].empty()) continue;
     std::sort(uses[at(c)].begin(), uses[at(c)].end());
     const auto [it, fresh] = known.emplace(std::pair(std::move(uses[at(c)]), sizes[at(c)]),

@@ -61,6 +61,9 @@ class Colours {
     return colour_[first_[static_cast<size_t>(value)] + dim];
   }
 
+  /// Dims of a colour in the whole graph; of a colour that no node can cut, too.
+  int dims(int colour) const { return sizes_[static_cast<size_t>(colour)]; }
+
   std::span<const Way> ways(NodeId node) const { return ways_[static_cast<size_t>(node)]; }
   /// The same of one colour, by index in ways(node).
   std::vector<int> ways(NodeId node, int colour) const;
@@ -93,7 +96,7 @@ class Colours {
 
   std::vector<size_t> first_;  // value -> its first dim's item
   std::vector<int> colour_;    // by item
-  int count_ = 0;              // of colours
+  std::vector<int> sizes_;     // by colour
   std::vector<std::vector<Way>> ways_;
   std::vector<Conflict> conflicts_;
   std::map<std::pair<NodeId, int>, int> at_node_;  // node, colour -> conflict

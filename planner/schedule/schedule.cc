@@ -185,6 +185,14 @@ std::vector<std::string> baselines_of(const Mesh& mesh) {
   return out;
 }
 
+Schedule parse_tactics(const std::vector<std::string>& texts, const Mesh& mesh) {
+  Schedule out;
+  for (const std::string& text : texts) {
+    for (Cut& cut : parse_tactic(text, mesh)) out.push_back(std::move(cut));
+  }
+  return out;
+}
+
 std::optional<Schedule> schedule_of(const std::string& planner,
                                     const std::vector<std::string>& tactics, const Mesh& mesh) {
   std::optional<Schedule> baseline = baseline_schedule(planner, mesh);
@@ -193,10 +201,7 @@ std::optional<Schedule> schedule_of(const std::string& planner,
              ": a baseline is a list of tactics itself; leave out one");
   if (baseline) return baseline;
   if (tactics.empty() && planner_named(planner) != PlannerKind::propagate) return std::nullopt;
-  Schedule out;
-  for (const std::string& text : tactics) {
-    for (Cut& cut : parse_tactic(text, mesh)) out.push_back(std::move(cut));
-  }
+  Schedule out = parse_tactics(tactics, mesh);
   const std::optional<PlannerKind> kind = planner_named(planner);
   if (kind == PlannerKind::mcts || kind == PlannerKind::mcts_arguments) {
     for (int axis = 0; axis < mesh.axis_count(); ++axis)  // the search goes on from there

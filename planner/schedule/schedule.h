@@ -59,6 +59,8 @@ using Schedule = std::vector<Cut>;
 /// "dot2:whole@model", "auto@model". A cut for each of the axis's sub-axes, in order. Throws
 /// invalid_input naming the text and what is wrong.
 Schedule parse_tactic(std::string_view text, const Mesh& mesh);
+/// Of all, in order.
+Schedule parse_tactics(const std::vector<std::string>& texts, const Mesh& mesh);
 
 /// What a schedule cuts along one axis, by kind.
 struct AxisCuts {

@@ -96,14 +96,31 @@ TEST_F(Play, BadLines) {
   EXPECT_TRUE(said[bad.size() + 3].contains("report"));
 }
 
-TEST_F(Play, RefusesOtherMeshes) {
-  for (const auto& [mesh, why] : std::map<std::string, std::string>{
-           {"auto", "--mesh auto: a game is played on one mesh"},
-           {"2x2x2x2", "--mesh 2x2x2x2: has 4 axes that can cut; a game has at most 3"}}) {
-    const Outcome outcome = folder_.shardrun("play gpt.onnx --mesh " + mesh);
+TEST_F(Play, RefusesWhatIsNoGame) {
+  for (const auto& [flags, why] : std::map<std::string, std::string>{
+           {"--mesh auto", "--mesh auto: a game is played on one mesh"},
+           {"--mesh 2x2x2x2", "--mesh 2x2x2x2: has 4 axes that can cut; a game has at most 3"},
+           {"--mesh 2 --planner dp", "--planner dp: a game is not planned"},
+           {"--mesh 2 --plan plan.json", "--plan plan.json: a game begins with tactics"},
+           {"--mesh 2 --tactic batch@b", "--tactic 'batch@b': mesh a=2 has no axis 'b'"}}) {
+    const Outcome outcome = folder_.shardrun("play gpt.onnx " + flags);
     EXPECT_NE(outcome.status, 0);
     EXPECT_EQ(message(outcome).substr(0, why.size()), why) << describe(outcome);
   }
+}
+
+/// What --tactic says is cut from the start, and stays; arguments are cut by name.
+TEST_F(Play, BeginsWithTactics) {
+  const std::vector<json> rows =
+      answers("{\"command\": \"undo\"}\n", "--mesh a=2,b=2 --tactic batch@a");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["tactics"], json({"batch@a"}));
+  EXPECT_EQ(rows[1]["error"], "line 1: there is no action left to undo");
+  const std::vector<json> arguments = answers("", "--mesh a=2 --planner mcts-arguments");
+  ASSERT_EQ(arguments.size(), 1u);
+  const json& actions = arguments[0]["actions"];
+  EXPECT_NE(std::find(actions.begin(), actions.end(), "\\Qtokens\\E.0@a"), actions.end())
+      << actions;
 }
 
 /// An agent of random actions: what it is told in the end is what a plan under the same tactics
@@ -155,7 +172,8 @@ TEST_F(Play, ReportsAreThePlansOfTheSameTactics) {
     EXPECT_EQ(line["report"]["seconds"].get<double>(), report.seconds);
     EXPECT_EQ(line["report"]["bytes"].get<int64_t>(), report.bytes);
     EXPECT_EQ(line["report"]["unresolved"].get<size_t>(), report.unresolved);
-    EXPECT_EQ((line["report"]["collectives"].get<std::map<std::string, int64_t>>()), report.collectives);
+    EXPECT_EQ((line["report"]["collectives"].get<std::map<std::string, int64_t>>()),
+              report.collectives);
   }
   EXPECT_EQ(next, wanted.size());
 }

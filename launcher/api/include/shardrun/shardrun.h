@@ -322,7 +322,8 @@ TacticReport report_tactics(World& world, const Model& model, const PlanRequest&
 /// which `world` and `model` outlive.
 class PlanSession {
  public:
-  /// Throws Failure(call): no mesh, or one of more than three axes, or what make_plan says.
+  /// Throws Failure(call): no mesh, or one of more than three axes; another planner than auto, mcts
+  /// and mcts-arguments; a plan file; or what make_plan says.
   PlanSession(World& world, const Model& model, const PlanRequest& request);
   PlanSession(PlanSession&&) noexcept;
   PlanSession& operator=(PlanSession&&) noexcept;
