@@ -188,10 +188,11 @@ double attention_flops(const Node& node, std::span<const TensorType> in,
   return 2.0 * seen * pairs * static_cast<double>(kTimesD * q[3] + kTimesDv * v[3]);
 }
 
-// q k^T and comparisons.
+// q k^T. Of all keys none: the three parts then are one step, which the sums count.
 double attention_top_flops(const Node& node, std::span<const TensorType> in,
                            std::span<const TensorType>) {
   const Shape &q = in[0].shape, &k = in[1].shape;
+  if (k[2] == node.attrs.i("keys", k[2])) return 0;
   const double seen = node.attrs.i("causal", 0) != 0 && q[2] > 1 ? 0.5 : 1.0;
   return 2.0 * seen * static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(k[2] * q[3]);
 }

@@ -370,12 +370,16 @@ TEST(FusePatterns, ALossInPartsIsOneStep) {
   EXPECT_EQ(loss.in[0], p.steps[0].out[0]);
   EXPECT_EQ(loss.out[0], p.outputs[0].buffer);
   for (const Buffer& b : p.buffers) EXPECT_EQ(b.name.find("losses/"), std::string::npos) << b.name;
-  // And with its gradient.
+  // And with its gradient, in as much memory as the loss that was never in parts.
   LossInParts both;
   both.g.outputs.clear();
-  both.gradient(both.batch("d", {DType::f32, {6}}));
-  both.start_plan();
+  Loss whole;
+  for (Loss* loss : {static_cast<Loss*>(&both), &whole}) {
+    loss->gradient(loss->batch("d", {DType::f32, {6}}));
+    loss->start_plan();
+  }
   EXPECT_EQ(kinds(both.fused()), "neg cross_entropy_and_grad");
+  EXPECT_EQ(both.fused().arena_bytes, whole.fused().arena_bytes);
 }
 
 TEST(FusePatterns, LeavesPartsOfALossThatOthersRead) {

@@ -117,8 +117,7 @@ size_t rest_of(Part part) {
 
 std::optional<Setup> cut(const KernelCall& call, Part part, bool packed, std::string* why) {
   Setup s;
-  s.packed = packed;
-  s.part = part;
+  s.packed = packed, s.part = part;
   s.attrs = AttentionAttrs::of(call.node);
   const bool grad = part == Part::grad;
   const size_t first = grad ? 1 : 0, rest = rest_of(part);
@@ -291,8 +290,8 @@ MatrixView transposed(const MatrixView& m) {
   return {m.data, m.dtype, m.cols, m.rows, m.col_stride, m.row_stride};
 }
 
-// Raw scores of a tile's query become weights of the values, and what its row has beside these is
-// written to `each`: lse, or the sum. False: the highest score is all that is wanted.
+// Raw scores of a query become weights of the values; `each` receives its lse, sum or highest
+// score. False: no weights are wanted.
 bool weigh_row(const Setup& s, const KernelArgs& args, const TensorView* mask,
                const RandomStream& stream, int64_t head, int64_t t, int64_t keys, float* row,
                float* each) {
