@@ -290,8 +290,8 @@ TacticReport report_tactics(World& world, const Model& model, const PlanRequest&
 ///
 /// It begins with the request's tactics. Of mesh, cluster, memory_bytes, shard, tactics, whole_sums
 /// and ranks the request says what they say for make_plan; with the planner "mcts-arguments"
-/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls, which
-/// `world` and `model` outlive.
+/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls,
+/// which `world` and `model` outlive.
 class PlanSession {
  public:
   /// Throws Failure(call): no mesh, or one of more than three axes; another planner than auto, mcts
