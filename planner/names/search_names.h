@@ -9,9 +9,9 @@
 namespace shardrun {
 
 /// What looks for a plan; `mcts`: a tree search over schedules, and the integer program among what
-/// it found; `mcts_arguments`: the same over cuts of arguments, and what it found best; `propagate`:
-/// what tactics and requests say, all else whole; `baselines`: one for all mesh axes, or one for
-/// each, joined by +.
+/// it found; `mcts_arguments`: the same over cuts of arguments, and what it found best;
+/// `propagate`: what tactics and requests say, all else whole; `baselines`: one for all mesh axes,
+/// or one for each, joined by +.
 enum class PlannerKind {
   automatic,
   ilp,
@@ -22,13 +22,11 @@ enum class PlannerKind {
   propagate,
   baselines
 };
-inline constexpr Named<PlannerKind> kPlanners[] = {{"auto", PlannerKind::automatic},
-                                                   {"ilp", PlannerKind::ilp},
-                                                   {"beam", PlannerKind::beam},
-                                                   {"plain-ilp", PlannerKind::plain_ilp},
-                                                   {"mcts", PlannerKind::mcts},
-                                                   {"mcts-arguments", PlannerKind::mcts_arguments},
-                                                   {"propagate", PlannerKind::propagate}};
+inline constexpr Named<PlannerKind> kPlanners[] = {
+    {"auto", PlannerKind::automatic},     {"ilp", PlannerKind::ilp},
+    {"beam", PlannerKind::beam},          {"plain-ilp", PlannerKind::plain_ilp},
+    {"mcts", PlannerKind::mcts},          {"mcts-arguments", PlannerKind::mcts_arguments},
+    {"propagate", PlannerKind::propagate}};
 
 /// What holds along one mesh axis.
 ///   dp           the batch is cut; parameters, gradients and state are whole
