@@ -35,7 +35,8 @@ std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType
                                     Evidence::Data kind, uint64_t seed);
 
 /// Random `parts` tensors that reduce to `whole`. sum: of one sign where `kind` is; max: every
-/// element is right in one part and less in the others.
+/// element is right in one part and less in the others; prod: powers of two but for one part, of
+/// integers ones.
 std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
                                 Evidence::Data kind, uint64_t seed);
 

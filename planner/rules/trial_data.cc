@@ -260,7 +260,6 @@ std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType
 
 std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Data kind,
                                 uint64_t seed) {
-  SR_REQUIRE(op != ReduceOp::prod, internal, "factors of a value are not tried as operands");
   Random random(seed * 211 + static_cast<uint64_t>(op), 0x5b17);
   const bool floating = is_float(whole.dtype());
   const int64_t n = whole.count();
@@ -274,6 +273,18 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     auto step = [&] {
       return floating ? 0.25 + random.uniform() : static_cast<double>(1 + random.below(4));
     };
+    if (op == ReduceOp::prod) {  // powers of two, so that their product is exact
+      double left = truth;
+      for (size_t p = 0; p < values.size(); ++p) {
+        if (p == owner) continue;
+        const double size = random.coin() ? 2 : 0.5;
+        const double factor = floating ? (random.coin() ? size : -size) : 1;
+        values[p][i] = factor;
+        left /= factor;
+      }
+      values[owner][i] = left;
+      continue;
+    }
     if (op != ReduceOp::sum) {
       for (size_t p = 0; p < values.size(); ++p) {
         double v = truth;
