@@ -170,8 +170,7 @@ TEST(PlanGame, AgreesWithTactics) {
     for (int round = 0; round < 12; ++round) {
       play(game, random, 1 + random() % 5);
       const std::vector<std::string> tactics = game.schedule({});
-      Schedule schedule;
-      for (const std::string& text : tactics) schedule.push_back(parse_tactic(text, played.mesh));
+      const Schedule schedule = parse_tactics(tactics, played.mesh);
       const std::vector<ClassWays> told =
           played.board().of_schedule(schedule, played.search->rule_of());
       for (size_t axis = 0; axis < told.size(); ++axis) {
