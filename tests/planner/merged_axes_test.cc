@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/passes/recompute.h"
+#include "planner/plan_search.h"
 #include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
@@ -75,34 +76,24 @@ TEST(MergedAxes, PlansAreCombined) {
   EXPECT_FALSE(five.has_bound);
 }
 
-/// What is computed again under a limit is cut, too.
+/// A pool has strategies of the step's nodes. One that runs again takes those of its first run.
 TEST(MergedAxes, WhatRunsAgainIsCut) {
-  GptOptions wide = small();
-  wide.context = 64, wide.batch = 16, wide.heads = 2;
-  const Graph graph = gpt_step(wide);
+  const Plan first = plan_of(step(), "2x2x2x2");
+  StrategyPool pool;
+  for (const auto& [name, node] : first.nodes) pool[name].push_back(node);
+  const Graph again = with_recomputed(step(), {"h.0.Gelu"});
   PlanOptions options;
-  options.recompute = true;
-  const Plan free = plan_of(graph, "2x2x2x2");
-  for (int64_t percent : {90, 80, 70, 60, 50, 40}) {
-    options.memory_limit = free.bytes * percent / 100;
-    Plan plan;
-    try {
-      plan =
-          plan_shardings(graph, Mesh::parse("2x2x2x2"), host_cluster(), options, rules(), nullptr);
-    } catch (const Error&) {
-      continue;  // nothing fits
-    }
-    if (plan.recompute.empty()) continue;
-    const Graph again = with_recomputed(graph, plan.recompute);
-    check_plan(plan, again);
-    const bool cut = std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) {
-      return node.first.starts_with(kAgain) && !node.second.out[0].is_replicated();
-    });
-    EXPECT_TRUE(cut);
-    testing::expect_trains_as_one(again, plan);
-    return;
-  }
-  FAIL() << "no limit made anything run again";
+  options.pool = &pool;
+  options.recomputed = {"h.0.Gelu"};
+  PlanReport report;
+  const Cluster cluster = host_cluster();
+  const std::optional<Plan> plan =
+      PlanSearch(again, first.mesh, cluster, options, rules()).run(report);
+  ASSERT_TRUE(plan);
+  const NodePlan& node = plan->nodes.at(kAgain + "h.0.Gelu");
+  EXPECT_EQ(node, first.nodes.at("h.0.Gelu"));
+  EXPECT_FALSE(node.out[0].is_replicated());
+  testing::expect_trains_as_one(again, *plan);
 }
 
 TEST(MergedAxes, RequestsAndTacticsHold) {

@@ -239,7 +239,8 @@ class DnnlConvolution : public Convolution {
       const int64_t begin = (s_.strides[0] - s_.low[0] % s_.strides[0]) % s_.strides[0];
       if (s_.strides[0] > 1 && begin + reach > s_.in[0]) return true;
     }
-    if (!bf16) return false;
+    const bool amx = impl.find("amx") != std::string_view::npos;
+    if (!bf16 && !amx) return false;
     // It does not write all lines of a copy in scratch, which it then reads.
     const size_t dims = s_.in.size();
     bool dilated = false, small = false;
@@ -248,6 +249,7 @@ class DnnlConvolution : public Convolution {
       dilated = dilated || (d + 1 < dims && reach > s_.kernel[d]);
       small = small || s_.in[d] < reach;
     }
+    if (amx) return dilated || small || (dims == 3 && strided);
     return dilated || (dims == 3 ? strided || small : strided && s_.in.back() <= 2);
   }
   /// The best of oneDNN's implementations that computes it rightly.
