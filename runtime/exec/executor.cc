@@ -174,7 +174,7 @@ struct Executor::Ready {
 
 struct Executor::Fused {
   size_t size = 0;
-  bool waits = false;  // for the device's side, as one of the steps would
+  bool waits = false;  // for the device's side, as one of the steps would; calls have none
   std::variant<FusedKernel, SumCall> as_one;
 };
 
@@ -301,11 +301,9 @@ void Executor::fuse() {
     }
     fused_.emplace(chain.first, Fused{chain.size, waits, fused_kernel(program_, chain, steps)});
   }
-  for (size_t first = 0; first < ready_.size(); ++first) {
+  for (size_t first = 0; first < ready_.size() && device_.side() == nullptr; ++first) {
     const size_t size = call_size(program_, first);
     if (size == 1) continue;
-    SR_REQUIRE(device_.side() == nullptr, internal, ready_[first].where,
-               ": is summed with others on a device that runs collectives beside kernels");
     SumCall sum(ready_[first].in[0].type.dtype, program_.steps[first].collective->op);
     for (size_t s = first; s < first + size; ++s) {
       const Ready& ready = ready_[s];
