@@ -25,7 +25,9 @@ if(TARGET shardrun)
   install(FILES ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/shardrun.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/bench.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/inference.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/models.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/op.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/play.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/trainer.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardrun)
   install(EXPORT shardrun NAMESPACE shardrun:: FILE shardrun-config.cmake

@@ -8,6 +8,7 @@
 #include "planner/plan_search.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
+#include "shardrun/play.h"
 
 namespace shardrun {
 namespace {

@@ -15,6 +15,7 @@
 #include "planner/schedule/colours.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
+#include "shardrun/play.h"
 
 namespace shardrun {
 namespace {

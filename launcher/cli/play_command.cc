@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "option_flags.h"
+#include "shardrun/play.h"
 
 namespace shardrun::cli {
 namespace {

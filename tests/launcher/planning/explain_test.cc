@@ -114,8 +114,11 @@ TEST_F(Explains, WhatAFileSaysOtherwiseIsARow) {
 }
 
 TEST_F(Explains, PlanFilesDescribeNodes) {
-  for (const std::string how : {"gpt.onnx --ranks 4 --mesh 2x2 --accumulate 2",
-                                "wrn.onnx --batch 2 --loss cross-entropy --ranks 4 --mesh 4"}) {
+  // On GPUs each collective is a call of its own; on CPUs several sums are one.
+  for (const std::string how :
+       {"gpt.onnx --ranks 4 --mesh 2x2 --accumulate 2 --cluster a100-80",
+        "wrn.onnx --batch 2 --loss cross-entropy --ranks 4 --mesh 4 --cluster a100-80",
+        "gpt.onnx --ranks 4 --mesh 4 --planner dp"}) {
     const json train = plan(how, "plan.json");
     double compute = 0, moved = 0;
     std::map<std::string, int> phases;
@@ -130,7 +133,12 @@ TEST_F(Explains, PlanFilesDescribeNodes) {
       ++phases[node.at("phase")];
     }
     EXPECT_NEAR(compute, train.at("compute_seconds"), 1e-9 * compute) << how;
-    EXPECT_NEAR(moved, train.at("comm_seconds"), 1e-9 * moved) << how;
+    const double communication = train.at("comm_seconds");
+    if (how.find("a100-80") != std::string::npos) {
+      EXPECT_NEAR(moved, communication, 1e-9 * moved) << how;
+    } else {
+      EXPECT_GT(moved, 1.5 * communication) << how;
+    }
     for (const char* phase : {"forward", "backward", "update"}) EXPECT_GT(phases[phase], 0) << how;
     EXPECT_EQ(phases.size(), 3u);
   }

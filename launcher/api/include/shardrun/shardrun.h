@@ -1,20 +1,23 @@
 // shardrun: train an ONNX model on many processes. This is the whole public interface; the command
 // line is a thin client of it.
 //
-//   shardrun::World world = shardrun::World::launched();          // mpirun's ranks, or this
-//   process alone try {
+// clang-format off
+//   shardrun::World world = shardrun::World::launched();  // mpirun's ranks, or this process alone
+//   try {
 //     shardrun::ModelOptions options;
 //     options.batch = 8;
 //     shardrun::Model model = shardrun::load_model(world, "gpt.onnx", options);
 //     shardrun::TrainingPlan plan = shardrun::make_plan(world, model, {});
 //     shardrun::TrainOptions train;
 //     train.data = "text:shakespeare.txt";
-//     train.on_step = [&](const shardrun::StepReport& s) { if (world.leader()) std::printf("%g\n",
-//     s.loss); }; shardrun::train(world, model, plan, train);
+//     train.on_step = [&](const shardrun::StepReport& s) {
+//       if (world.leader()) std::printf("%g\n", s.loss);
+//     };
+//     shardrun::train(world, model, plan, train);
 //   } catch (const std::exception& e) {
-//     return world.fail(e);                                      // one sentence, and every rank
-//     ends
+//     return world.fail(e);  // one sentence, and every rank ends
 //   }
+// clang-format on
 //
 // Every rank makes the same calls in the same order. Rank 0's checks finish before any other rank
 // starts work: what rank 0 finds wrong in a model, plan or option is thrown on every rank.
@@ -30,6 +33,7 @@
 #include <string>
 #include <vector>
 
+#include "shardrun/models.h"
 #include "shardrun/op.h"
 
 namespace shardrun {
@@ -298,62 +302,6 @@ std::string plan_json(const Model& model, const TrainingPlan& plan);
 /// by kind, and the conflicts that are left, with what each way would cost. Plans anew for each
 /// row, without a limit of memory. On rank 0 alone; "" elsewhere.
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request);
-/// A plan under tactics, all that they say nothing of being whole.
-struct TacticReport {
-  double seconds = 0;                          // predicted, of a step
-  int64_t bytes = 0;                           // of the fullest rank, exactly
-  std::map<std::string, int64_t> collectives;  // of a step, by kind
-  size_t unresolved = 0;                       // nodes at which propagation stopped
-};
-
-/// The last row of explain_tactics. The collectives are known on rank 0 alone.
-TacticReport report_tactics(World& world, const Model& model, const PlanRequest& request);
-
-/// Planning as a game, for agents of one's own: each action is a tactic more, cutting a group of
-/// colours along a mesh axis, with a digit for each of its sets of conflicts.
-///
-///     PlanSession session(world, model, request);
-///     session.apply(session.actions()[0]);
-///     session.price().seconds ... session.undo() ... session.report().seconds
-///
-/// It begins with the request's tactics. Of mesh, cluster, memory_bytes, shard, tactics, whole_sums
-/// and ranks the request says what they say for make_plan; with the planner "mcts-arguments"
-/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls,
-/// which `world` and `model` outlive.
-class PlanSession {
- public:
-  /// Throws Failure(call): no mesh, or one of more than three axes; another planner than auto, mcts
-  /// and mcts-arguments; a plan file; or what make_plan says.
-  PlanSession(World& world, const Model& model, const PlanRequest& request);
-  PlanSession(PlanSession&&) noexcept;
-  PlanSession& operator=(PlanSession&&) noexcept;
-  ~PlanSession();
-
-  /// Those that change the state, as PlanRequest::tactics takes them.
-  std::vector<std::string> actions();
-  /// The request's, then those that were applied.
-  std::vector<std::string> tactics() const;
-  /// The same number for what is cut alike, whatever the order of the cuts.
-  uint64_t state() const;
-  /// What the state costs at once, without a search: seconds of a step, bytes that values hold at
-  /// their peak, and seconds as a part of those where nothing is cut, with a penalty for bytes
-  /// above the limit.
-  struct Price {
-    double seconds = 0, relative = 0;
-    int64_t bytes = 0;
-  };
-  Price price();
-  /// Throws Failure(call) if it is none of actions(), and the state stays.
-  void apply(const std::string& action);
-  /// Throws Failure(call) if nothing was applied.
-  void undo();
-  /// report_tactics of tactics(): the state as a plan, partitioned and laid out.
-  TacticReport report();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
 
 /// Dims of the model's step that are cut together, in groups that look alike, and their conflicts.
 std::string explain_colours(const Model& model);
@@ -620,69 +568,6 @@ struct CalibrateReport {
 /// something else slowed down is measured again while there is time; what is left is in the
 /// report and the file.
 CalibrateReport calibrate(World& world, const CalibrateRequest& request);
-
-/// The functions below write a model as ONNX, and return how many parameters it has. They throw
-/// Failure(call): sizes that do not fit together, or a file that cannot be written.
-struct GptModel {
-  /// "", tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b
-  std::string preset;
-  // Over the preset's:
-  std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
-  std::optional<int64_t> kv_heads, head_width, mlp_width;
-  std::optional<std::string> norm, mlp,
-      positions;                     // layer, rms; gelu, swiglu, geglu; learned, rotary
-  std::optional<bool> biases, tied;  // tied: the head is the embedding
-  double dropout = 0;
-  bool weights = true;  // false: initialisers are described, each rank makes its own shard
-  uint64_t seed = 0;
-};
-int64_t write_gpt(const GptModel& model, const std::string& path);
-
-/// Graph attention; what is not given is the preset's, or a small model's.
-struct GatModel {
-  std::string preset;         // "", cora, metadist-1, metadist-2, metadist-4, metadist-8
-  std::optional<bool> dense;  // an adjacency matrix as input instead of an edge list
-  std::optional<int64_t> layers, features, hidden, classes, heads, output_heads, nodes, edges;
-  std::optional<double> dropout, attention_dropout, negative_slope;
-  std::optional<std::string> recipe;  // flags of `shardrun train` that the file carries
-  bool weights = true;
-  uint64_t seed = 0;
-};
-int64_t write_gat(const GatModel& model, const std::string& path);
-
-/// Wide residual networks; what is not given is the preset's, or wide_resnet50_2's.
-struct WideResNetModel {
-  std::string preset;  // "", wrn-16-4, wrn-28-10, …, wrn-50-2, …, metadist-1, …
-  std::optional<std::string> family;  // imagenet, cifar
-  std::optional<int64_t> layers, width, channels, image, classes, batch;
-  std::optional<double> dropout;
-  std::optional<std::string> recipe;
-  bool weights = true;
-  uint64_t seed = 0;
-};
-int64_t write_wide_resnet(const WideResNetModel& model, const std::string& path);
-
-/// Graph network simulators; what is not given is the preset's, or a small model's.
-struct GnsModel {
-  std::string preset;  // "", toast
-  std::optional<int64_t> steps, features, edge_features, hidden, latent, mlp_layers, outputs;
-  std::optional<int64_t> nodes, edges;
-  std::optional<bool> globals;        // a state of the whole graph besides
-  std::optional<std::string> recipe;  // flags of `shardrun train` that the file carries
-  bool weights = true;
-  uint64_t seed = 0;
-};
-int64_t write_gns(const GnsModel& model, const std::string& path);
-
-/// U-Nets of residual blocks; what is not given is the preset's, or a small model's.
-struct UNetModel {
-  std::string preset;  // "", toast
-  std::optional<int64_t> width, levels, blocks, heads, groups, channels, image, batch;
-  std::optional<std::string> recipe;
-  bool weights = true;
-  uint64_t seed = 0;
-};
-int64_t write_unet(const UNetModel& model, const std::string& path);
 
 std::string version();
 
