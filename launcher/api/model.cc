@@ -284,7 +284,7 @@ int64_t samples_of(const Graph& graph) {
 }
 
 void rename_placed(std::vector<PlacedNode>& placed, const std::string& from,
-                    const std::string& to) {
+                   const std::string& to) {
   for (PlacedNode& node : placed) {
     for (auto* names : {&node.inputs, &node.outputs}) {
       for (auto& [tensor, value] : *names) {
@@ -435,6 +435,14 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   Graph graph = std::move(file).import(import, &report);
   graph.name = path;
   name_as_in_file(graph, report, report.placed);
+  try {
+    check_patterns("--freeze", options.freeze, graph, report);
+    check_patterns("--train", options.train, graph, report);
+    check_patterns("--train-only", options.train_only, graph, report);
+    note_idle_patterns(options.freeze, report);
+  } catch (const Error& e) {
+    throw e.with_context(path);
+  }
   const std::string no_loss =
       options.step.empty() && options.loss.empty() ? why_no_loss(graph) : "";
   if (!no_loss.empty()) {
@@ -446,10 +454,6 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   }
   try {
     check_sizes(graph);
-    check_patterns("--freeze", options.freeze, graph, report);
-    check_patterns("--train", options.train, graph, report);
-    check_patterns("--train-only", options.train_only, graph, report);
-    note_idle_patterns(options.freeze, report);
     impl->annotations = report.annotations;
     impl->placed = report.placed;
     make_step(std::move(graph), report, *impl);
