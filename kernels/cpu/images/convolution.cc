@@ -130,12 +130,17 @@ class DnnlConvolution : public Convolution {
     const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, direct, x_any,
                                                w_hint, y_any, strides, dilates, low, high);
     dnnl::primitive_attr attr = caller_scratch();
-    dnnl::convolution_forward::primitive_desc forward(desc, attr, engine);
+    // Of the other passes it is a hint.
+    const auto forward_with = [&](const dnnl::primitive_attr& with) {
+      const dnnl::convolution_forward::primitive_desc pd(desc, with, engine);
+      return s.pass == Pass::forward ? right(pd) : pd;
+    };
+    dnnl::convolution_forward::primitive_desc forward = forward_with(attr);
     if (!s.post.empty()) {
       const std::string alone = forward.impl_info_str();
       takes_posts_ = append_posts(s, in_place, attr);
       if (!takes_posts_) return;
-      forward = dnnl::convolution_forward::primitive_desc(desc, attr, engine);
+      forward = forward_with(attr);
       takes_posts_ = forward.impl_info_str() == alone;  // no slower one for them
     }
     if (s.pass == Pass::forward) {
@@ -225,6 +230,9 @@ class DnnlConvolution : public Convolution {
     const bool bf16 = impl.starts_with("jit_bf16");
     const auto above_1 = [](int64_t n) { return n > 1; };
     const bool strided = std::any_of(s_.strides.begin(), s_.strides.end(), above_1);
+    const bool amx = impl.find("amx") != std::string_view::npos;
+    // Where positions are left out, it does not write what it adds to the channels in scratch.
+    if (s_.pass == Pass::forward) return amx && strided && s_.in_channels % 32 != 0;
     if (impl.starts_with("jit_1x1") || impl.starts_with("jit_bf16_1x1")) {
       // Where positions are left out, it takes as many channels of an image as a register holds,
       // adds those of the next position to the gradient and writes past its scratch.
@@ -239,7 +247,6 @@ class DnnlConvolution : public Convolution {
       const int64_t begin = (s_.strides[0] - s_.low[0] % s_.strides[0]) % s_.strides[0];
       if (s_.strides[0] > 1 && begin + reach > s_.in[0]) return true;
     }
-    const bool amx = impl.find("amx") != std::string_view::npos;
     if (!bf16 && !amx) return false;
     // It does not write all lines of a copy in scratch, which it then reads.
     const size_t dims = s_.in.size();
