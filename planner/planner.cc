@@ -30,7 +30,10 @@ constexpr double kClose = 1.03;
 /// While none has failed, the next limit that is tried is this fraction of the least that was
 /// found.
 constexpr double kLess = 0.8;
-constexpr int kLeastRounds = 10;
+constexpr int kLeastRounds = 8;
+/// Each of them is looked at so often, for so long.
+constexpr int kProbes = 2;
+constexpr double kProbeSeconds = 0.1;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
 
@@ -210,20 +213,20 @@ class Planning {
     for (const LaidOut& base : bases()) {
       if (is_fast()) return;
       PlanReport its;
-      offer(computed_again(base, options_.memory_limit, its), its);
+      offer(computed_again(base, options_, kRecomputeRounds, its), its);
     }
   }
 
-  /// The step with what is computed again, of what a base keeps too much for `limit`, planned like
-  /// any other. nullopt: nothing that fits was found.
-  std::optional<Plan> computed_again(const LaidOut& base, int64_t limit, PlanReport& report) {
+  /// The step with what is computed again, of what a base keeps too much for its limit, planned
+  /// like any other. nullopt: nothing that fits was found.
+  std::optional<Plan> computed_again(const LaidOut& base, PlanOptions again, int rounds,
+                                     PlanReport& report) {
+    const int64_t limit = again.memory_limit;
     const ValueBytes bytes = local_bytes(graph_, base.plan);
     const std::vector<int64_t> alive = bytes_alive(graph_, bytes);
     // What persists, workspaces, and the gaps between buffers.
     int64_t overhead = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
-    PlanOptions again = options_;
-    again.memory_limit = limit;
-    for (int round = 0; round < kRecomputeRounds; ++round) {
+    for (int round = 0; round < rounds; ++round) {
       std::set<std::string> chosen =
           choose_recomputed(graph_, bytes, base.node_seconds, limit - overhead);
       if (chosen.empty() || chosen == again.recomputed) return std::nullopt;
@@ -273,10 +276,13 @@ class Planning {
       const auto least = static_cast<double>(smallest_->plan.bytes);
       const double limit =
           missed > 0 ? std::min(std::sqrt(missed * least), least / kClose) : kLess * least;
+      PlanOptions probe = options_;
+      probe.memory_limit = static_cast<int64_t>(limit);
+      probe.solve_seconds = std::min(options_.solve_seconds, kProbeSeconds);
       for (const LaidOut& base : from) {
         PlanReport its;
         if (static_cast<double>(smallest_->plan.bytes) > limit)
-          (void)computed_again(base, static_cast<int64_t>(limit), its);
+          (void)computed_again(base, probe, kProbes, its);
       }
       if (static_cast<double>(smallest_->plan.bytes) <= limit) continue;
       if (limit * kClose >= least) return;
