@@ -116,7 +116,8 @@ TEST_F(PlanFile, NodesThatDoNotFitAreNamed) {
 TEST_F(PlanFile, OtherFilesAreRefused) {
   expect([](json& p) { p["format"] = "shardrun-plan-9"; }, {"field 'format' is 'shardrun-plan-9'"});
   expect([](json& p) { p["seconds"] = "soon"; }, {"field 'seconds' has the wrong type"});
-  expect([](json& p) { p["seconds"] = 1; }, {"field 'seconds' is 1", "'comm_seconds' less 'hidden_seconds', 0"});
+  expect([](json& p) { p["seconds"] = 1; },
+         {"field 'seconds' is 1", "'comm_seconds' less 'hidden_seconds', 0"});
   expect(
       [](json& p) { p["mesh"][0]["size"] = 2.5; },
       {"field 'mesh': field 'size' is 2.5, wanted a whole number of at most 9223372036854775807"});

@@ -45,7 +45,7 @@ class Builder {
   int64_t rank(V v) const { return static_cast<int64_t>(shape(v).size()); }
   const Tensor* known(V v) const;  // the contents of a constant, else null
   const std::vector<V>* items(V v) const;
-  ValueId id(V v);   // makes a constant a value of the Graph
+  ValueId id(V v);                                    // makes a constant a value of the Graph
   ValueId id_or_none(V v) const { return at(v).id; }  // kNoValue: the Graph does not hold it
   void forget(V v);  // nothing will ask for it any more: a constant that no node reads is dropped
 
