@@ -10,9 +10,8 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kLongestWay = 64;  // nodes that run again for one value
-constexpr size_t kJudged = 8;       // ways of which the best is taken
-constexpr int kHalvings = 7;
+constexpr size_t kLongestWay = 64;      // nodes that run again for one value
+constexpr size_t kJudged = 8;           // ways of which the best is taken
 constexpr double kLeastSeconds = 1e-9;  // of a node, so that ratios exist
 
 /// Nodes that run again together.
@@ -77,14 +76,12 @@ class Chooser {
       above = best_above;
     }
     if (above == 0) drop_needless(taken);
-    reached_ = above == 0;
     std::set<std::string> names;
     for (size_t n = 0; n < again_.size(); ++n) {
       if (again_[n]) names.insert(graph_.nodes()[n].name);
     }
     return names;
   }
-  bool reached() const { return reached_; }
 
  private:
   /// Ways that are alike: in every layer the same.
@@ -204,7 +201,6 @@ class Chooser {
   Recomputation recomputation_;
   const std::vector<double>& seconds_;
   int64_t room_;
-  bool reached_ = false;
   LiveValues values_;
   std::vector<bool> saved_;  // by value: somebody reads it late
   std::vector<bool> again_;  // by node
@@ -218,21 +214,6 @@ class Chooser {
 std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
                                         const std::vector<double>& seconds, int64_t room) {
   return Chooser(graph, bytes, seconds, room).run();
-}
-
-std::set<std::string> recompute_for_least_bytes(const Graph& graph, const ValueBytes& bytes,
-                                                const std::vector<double>& seconds) {
-  const std::vector<int64_t> alive = bytes_alive(graph, bytes);
-  int64_t low = 0, high = *std::max_element(alive.begin(), alive.end());
-  std::set<std::string> out;
-  for (int round = 0; round < kHalvings; ++round) {
-    const int64_t room = (low + high) / 2;
-    Chooser chooser(graph, bytes, seconds, room);
-    std::set<std::string> names = chooser.run();
-    (chooser.reached() ? high : low) = room;
-    if (chooser.reached()) out = std::move(names);
-  }
-  return out;
 }
 
 }  // namespace shardrun

@@ -21,8 +21,4 @@ namespace shardrun {
 std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
                                         const std::vector<double>& seconds, int64_t room);
 
-/// The same for the least room that this reaches, to about 1 %.
-std::set<std::string> recompute_for_least_bytes(const Graph& graph, const ValueBytes& bytes,
-                                                const std::vector<double>& seconds);
-
 }  // namespace shardrun
