@@ -140,8 +140,8 @@ class ReshardSearch {
 
   Sharding decode(const ReshardState& state) const {
     Sharding out{kept_, kept_partial_};
-    const std::vector<AxisList> cuts = state.cuts(axes_.size(), kept_.size());
-    for (size_t d = 0; d < cuts.size(); ++d) {
+    const ReshardState::Cuts cuts = state.cuts(axes_.size());
+    for (size_t d = 0; d < kept_.size(); ++d) {
       for (uint8_t i : cuts[d]) out.dims[d].push_back(axes_[i]);
     }
     for (size_t i = 0; i < axes_.size(); ++i) {
@@ -151,14 +151,14 @@ class ReshardSearch {
     return out;
   }
 
-  void add(Priced by, const ReshardState& state, double cost, int steps, int parent) {
+  void add(const Priced& by, const ReshardState& state, double cost, int steps, int parent) {
     const auto [it, fresh] = index_.try_emplace(state.key(), static_cast<int>(visited_.size()));
     if (fresh) {
-      visited_.push_back({state, cost, steps, parent, std::move(by), false});
+      visited_.push_back({state, cost, steps, parent, by, false});
     } else {
       Visited& known = visited_[static_cast<size_t>(it->second)];
       if (known.done || known.cost < cost || (known.cost == cost && known.steps <= steps)) return;
-      known = {state, cost, steps, parent, std::move(by), false};
+      known = {state, cost, steps, parent, by, false};
     }
     if (state == goal_) bound_ = std::min(bound_, cost);
     queue_.push({cost, steps, it->second});
@@ -181,12 +181,13 @@ class ReshardSearch {
       return std::tuple(visited.state, visited.cost, visited.steps);
     }();
     const LargestShard before = costs_->shard(state);
-    for (ReshardMove& move : reshard_moves(state, axes_.size(), kept_.size(), &goal_)) {
+    moves_.clear();
+    reshard_moves(state, axes_.size(), kept_.size(), &goal_, moves_);
+    for (const ReshardMove& move : moves_) {
       if (pointless(move, before)) continue;
-      const ReshardState after = move.after;
-      const double seconds = costs_->seconds(move, before, costs_->shard(after));
+      const double seconds = costs_->seconds(move, before, costs_->shard(move.after));
       const double cost = before_cost + seconds;
-      if (cost <= bound_) add({std::move(move), seconds}, after, cost, steps + 1, from);
+      if (cost <= bound_) add({move, seconds}, move.after, cost, steps + 1, from);
     }
   }
 
@@ -199,6 +200,7 @@ class ReshardSearch {
   std::vector<Visited> visited_;
   std::unordered_map<uint64_t, int> index_;  // by state
   std::priority_queue<Entry> queue_;
+  std::vector<ReshardMove> moves_;  // of the state that is expanded
 };
 
 /// For more axes or dims than the search encodes: reduce and gather everything, then cut.

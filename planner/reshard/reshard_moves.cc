@@ -27,18 +27,19 @@ void sequences(const AxisList& from, size_t longest, AxisList& chosen, const F& 
   if (!chosen.empty()) f(chosen);
   if (chosen.size() == longest) return;
   for (uint8_t axis : from) {
-    if (std::find(chosen.begin(), chosen.end(), axis) != chosen.end()) continue;
+    if (chosen.contains(axis)) continue;
     chosen.push_back(axis);
     sequences(from, longest, chosen, f);
-    chosen.pop_back();
+    chosen.resize(chosen.size() - 1);
   }
 }
 
 class MoveList {
  public:
-  MoveList(const ReshardState& state, size_t axes, size_t dims, const ReshardState* goal)
-      : state_(state), goal_(goal), cuts_(state.cuts(axes, dims)) {
-    if (goal != nullptr) goal_cuts_ = goal->cuts(axes, dims);
+  MoveList(const ReshardState& state, size_t axes, size_t dims, const ReshardState* goal,
+           std::vector<ReshardMove>& moves)
+      : state_(state), goal_(goal), dims_(dims), cuts_(state.cuts(axes)), moves_(moves) {
+    if (goal != nullptr) goal_cuts_ = goal->cuts(axes);
     longest_ = axes <= 3 ? 3 : axes == 4 ? 2 : 1;
     for (size_t axis = 0; axis < axes; ++axis) {
       if (state.is_free(axis)) free_.push_back(static_cast<uint8_t>(axis));
@@ -47,16 +48,15 @@ class MoveList {
     }
   }
 
-  std::vector<ReshardMove> run() {
+  void run() {
     for (size_t o = 0; o < partial_.size(); ++o) reduce(static_cast<ReduceOp>(o));
-    for (size_t d = 0; d < cuts_.size(); ++d) {
+    for (size_t d = 0; d < dims_; ++d) {
       gather(d);
       append(Kind::slice, free_, d, ReduceOp::sum);
     }
     AxisList chosen;
     gather_several(0, 0, 0, chosen);
     for (size_t o = 0; o < partial_.size(); ++o) make_partial(static_cast<ReduceOp>(o));
-    return std::move(moves_);
   }
 
  private:
@@ -82,16 +82,14 @@ class MoveList {
     if (wanted.size() <= cuts.size() + longest_ ||
         !std::equal(cuts.begin(), cuts.end(), wanted.begin()))
       return;
-    const AxisList rest(wanted.begin() + static_cast<int64_t>(cuts.size()), wanted.end());
-    const auto available = [&](uint8_t axis) {
-      return std::find(from.begin(), from.end(), axis) != from.end();
-    };
+    const AxisList rest = wanted.from(cuts.size());
+    const auto available = [&](uint8_t axis) { return from.contains(axis); };
     if (std::all_of(rest.begin(), rest.end(), available)) add(rest);
   }
 
   void reduce(ReduceOp op) {
     const AxisList& partial = partial_[static_cast<size_t>(op)];
-    for (size_t d = 0; d < cuts_.size(); ++d) append(Kind::reduce_scatter, partial, d, op);
+    for (size_t d = 0; d < dims_; ++d) append(Kind::reduce_scatter, partial, d, op);
     subsets(partial, [&](const AxisList& list) {
       moves_.push_back({Kind::all_reduce, list, 0, 0, op, without(list)});
     });
@@ -100,9 +98,9 @@ class MoveList {
   void gather(size_t dim) {
     const AxisList& cuts = cuts_[dim];
     for (size_t k = 1; k <= cuts.size(); ++k) {
-      const AxisList list(cuts.end() - static_cast<int64_t>(k), cuts.end());
+      const AxisList list = cuts.from(cuts.size() - k);
       moves_.push_back({Kind::all_gather, list, dim, 0, ReduceOp::sum, without(list)});
-      for (size_t to = 0; to < cuts_.size(); ++to) {
+      for (size_t to = 0; to < dims_; ++to) {
         if (to != dim)
           moves_.push_back({Kind::all_to_all, list, dim, to, ReduceOp::sum, appended(list, to)});
       }
@@ -112,7 +110,7 @@ class MoveList {
   /// Of two dims and more the innermost cuts at once: `chosen` are those of `dims` dims before
   /// `dim`, the last of which is `last`.
   void gather_several(size_t dim, size_t dims, size_t last, AxisList& chosen) {
-    if (dim == cuts_.size()) {
+    if (dim == dims_) {
       if (dims > 1)
         moves_.push_back({Kind::all_gather, chosen, last, 0, ReduceOp::sum, without(chosen)});
       return;
@@ -121,7 +119,7 @@ class MoveList {
     const AxisList& cuts = cuts_[dim];
     const size_t before = chosen.size();
     for (size_t k = 1; k <= cuts.size() && before + k <= std::max<size_t>(longest_, 2); ++k) {
-      chosen.insert(chosen.end(), cuts.end() - static_cast<int64_t>(k), cuts.end());
+      chosen.append(cuts.end() - k, cuts.end());
       gather_several(dim + 1, dims + 1, dim, chosen);
       chosen.resize(before);
     }
@@ -145,11 +143,12 @@ class MoveList {
 
   const ReshardState& state_;
   const ReshardState* goal_;
-  std::vector<AxisList> cuts_, goal_cuts_;  // per dim
+  size_t dims_;
+  ReshardState::Cuts cuts_, goal_cuts_;
   AxisList free_;
   std::array<AxisList, std::size(kReduceOps)> partial_;  // by ReduceOp
   size_t longest_ = 0;
-  std::vector<ReshardMove> moves_;
+  std::vector<ReshardMove>& moves_;
 };
 
 }  // namespace
@@ -168,22 +167,22 @@ std::optional<ReduceOp> ReshardState::op_of(size_t axis) const {
   return at < kPartial ? std::nullopt : std::optional(static_cast<ReduceOp>(at - kPartial));
 }
 
-std::vector<AxisList> ReshardState::cuts(size_t axes, size_t dims) const {
-  std::vector<AxisList> cuts(dims);
+ReshardState::Cuts ReshardState::cuts(size_t axes) const {
+  Cuts cuts;
   for (size_t axis = 0; axis < axes; ++axis) {
     const std::optional<size_t> dim = dim_of(axis);
     if (!dim) continue;
     const size_t position = key_ >> (8 * axis) & 15;
     AxisList& list = cuts[*dim];
     if (list.size() <= position) list.resize(position + 1);
-    list[position] = static_cast<uint8_t>(axis);
+    list.set(position, static_cast<uint8_t>(axis));
   }
   return cuts;
 }
 
-std::vector<ReshardMove> reshard_moves(const ReshardState& state, size_t axes, size_t dims,
-                                       const ReshardState* goal) {
-  return MoveList(state, axes, dims, goal).run();
+void reshard_moves(const ReshardState& state, size_t axes, size_t dims, const ReshardState* goal,
+                   std::vector<ReshardMove>& moves) {
+  MoveList(state, axes, dims, goal, moves).run();
 }
 
 ReshardCosts::ReshardCosts(std::vector<int64_t> extents, DType dtype, std::vector<int> axes,

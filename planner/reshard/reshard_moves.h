@@ -2,6 +2,8 @@
 // them.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -12,15 +14,55 @@
 
 namespace shardrun {
 
-/// Numbers of axes, as a ReshardState counts them.
-using AxisList = std::vector<uint8_t>;
+/// Numbers of axes, as a ReshardState counts them: up to eight, each once. It owns no memory, since
+/// a search makes millions.
+class AxisList {
+ public:
+  static constexpr size_t kMost = 8;
+
+  AxisList() = default;
+  AxisList(const uint8_t* begin, const uint8_t* end) { append(begin, end); }
+
+  size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const uint8_t* begin() const { return axes_.data(); }
+  const uint8_t* end() const { return axes_.data() + size_; }
+  uint8_t operator[](size_t position) const { return axes_[position]; }
+  bool contains(uint8_t axis) const { return std::find(begin(), end(), axis) != end(); }
+  /// The axes from the one at `position` on.
+  AxisList from(size_t position) const { return {begin() + position, end()}; }
+
+  void push_back(uint8_t axis) { axes_[size_++] = axis; }
+  void append(const uint8_t* begin, const uint8_t* end) {
+    for (; begin != end; ++begin) push_back(*begin);
+  }
+  /// Cuts off what is behind the first `size` or, if these are fewer, appends zeros.
+  void resize(size_t size) {
+    while (size_ < size) push_back(0);
+    size_ = static_cast<uint8_t>(size);
+  }
+  void set(size_t position, uint8_t axis) { axes_[position] = axis; }
+  void insert(size_t position, uint8_t axis) {
+    push_back(axis);
+    std::rotate(axes_.begin() + position, axes_.begin() + size_ - 1, axes_.begin() + size_);
+  }
+  void erase(size_t position) {
+    std::copy(begin() + position + 1, end(), axes_.begin() + position);
+    --size_;
+  }
+
+ private:
+  std::array<uint8_t, kMost> axes_{};
+  uint8_t size_ = 0;
+};
 
 /// For each of a few mesh axes where it stands: free (replicated), at a position among the cuts of
 /// a dim, or partial with an op. A byte each: [{a,b}, -] partial(sum: c) is 0x10 0x11 0xc0.
 class ReshardState {
  public:
-  static constexpr size_t kMostAxes = 8;
+  static constexpr size_t kMostAxes = AxisList::kMost;
   static constexpr size_t kMostDims = 11;
+  using Cuts = std::array<AxisList, kMostDims>;  // per dim
 
   void set_free(size_t axis) { set(axis, 0); }
   void set_cut(size_t axis, size_t dim, size_t position) { set(axis, (dim + 1) << 4 | position); }
@@ -33,7 +75,7 @@ class ReshardState {
   std::optional<size_t> dim_of(size_t axis) const;
   std::optional<ReduceOp> op_of(size_t axis) const;
   /// Per dim the axes that cut it, outermost first.
-  std::vector<AxisList> cuts(size_t axes, size_t dims) const;
+  Cuts cuts(size_t axes) const;
 
   uint64_t key() const { return key_; }
   friend bool operator==(ReshardState, ReshardState) = default;
@@ -60,9 +102,9 @@ struct ReshardMove {
 
 /// All moves from `state` over up to three axes at once (two of four axes, one of more) or, if
 /// `goal` is given, over the whole rest that it wants in a dim. A value becomes partial only as the
-/// goal is. Without a goal: as any state with sums.
-std::vector<ReshardMove> reshard_moves(const ReshardState& state, size_t axes, size_t dims,
-                                       const ReshardState* goal);
+/// goal is. Without a goal: as any state with sums. They are appended to `moves`.
+void reshard_moves(const ReshardState& state, size_t axes, size_t dims, const ReshardState* goal,
+                   std::vector<ReshardMove>& moves);
 
 /// The largest shard of a value.
 struct LargestShard {

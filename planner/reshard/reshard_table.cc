@@ -37,12 +37,10 @@ class ReshardGraph {
     enumerate(0, cuts, {});
     for (const ReshardState& state : states_) {
       first_.push_back(moves_.size());
-      for (ReshardMove& move : reshard_moves(state, axes, dims, nullptr)) {
-        next_.push_back(static_cast<size_t>(find(move.after)));
-        moves_.push_back(std::move(move));
-      }
+      reshard_moves(state, axes, dims, nullptr, moves_);
     }
     first_.push_back(moves_.size());
+    for (const ReshardMove& move : moves_) next_.push_back(static_cast<size_t>(find(move.after)));
   }
 
   size_t size() const { return states_.size(); }
@@ -71,9 +69,9 @@ class ReshardGraph {
     enumerate(axis + 1, cuts, partial);
     for (AxisList& list : cuts) {
       for (size_t p = 0; p <= list.size(); ++p) {
-        list.insert(list.begin() + static_cast<int64_t>(p), static_cast<uint8_t>(axis));
+        list.insert(p, static_cast<uint8_t>(axis));
         enumerate(axis + 1, cuts, state);
-        list.erase(list.begin() + static_cast<int64_t>(p));
+        list.erase(p);
       }
     }
   }
