@@ -1,6 +1,8 @@
 // Threads, one Executor each.
 #include "tests/support/sharded_run.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -11,6 +13,7 @@
 #include "graph/optimizer.h"
 #include "kernels/cpu/cpu.h"
 #include "program/compile.h"
+#include "tests/support/counting_communicator.h"
 
 namespace shardrun::testing {
 
@@ -32,6 +35,33 @@ double relative_difference(const Tensor& a, const Tensor& b) {
   return difference / largest;
 }
 
+namespace {
+
+/// Are the calls that were made those of `steps` steps of the Program? Not asked where rows change
+/// ranks by number: the numbers say how many calls and bytes that takes.
+void expect_calls(const Program& program, int64_t rank, int64_t steps,
+                  const CommunicatorCalls& made) {
+  CommunicatorCalls expected;
+  int32_t last_call = 0;
+  for (const Step& step : program.steps) {
+    const bool joined = step.call != 0 && step.call == last_call;
+    last_call = step.call;
+    if (step.kind != Step::Kind::collective || step.collective->traits().local) continue;
+    const Collective& collective = *step.collective;
+    const int64_t runs = steps * (step.phase == Phase::micro ? program.micro_batches : 1);
+    if (std::holds_alternative<RowBounds>(collective.payload)) return;
+    const bool exchange = collective.traits().is_exchange();
+    if (!joined)
+      expected.by_kind[exchange ? "all_to_all" : std::string(collective.traits().name)] += runs;
+    const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
+    expected.bytes += runs * CollectiveStep(step.collective, dtype, rank).bytes_sent();
+  }
+  EXPECT_EQ(made.by_kind, expected.by_kind) << "rank " << rank;
+  EXPECT_EQ(made.bytes, expected.bytes) << "rank " << rank;
+}
+
+}  // namespace
+
 ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<NamedTensors>& feeds,
                        double lr, uint64_t seed, const Cluster& cluster) {
   const auto ranks = static_cast<int>(plan.mesh.size());
@@ -50,10 +80,13 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
   result.allocated_bytes.resize(programs.size());
   auto communicators = make_local_communicators(ranks);
   std::vector<std::exception_ptr> errors(programs.size());
+  std::vector<CommunicatorCalls> calls(programs.size());
   std::mutex mutex;
   auto run = [&](size_t rank) {
     try {
-      Executor executor(programs[rank], lists, *communicators[rank], seed);
+      CountingCommunicator counting(*communicators[rank], calls[rank]);
+      Executor executor(programs[rank], lists, counting, seed);
+      calls[rank] = {};  // not those that set up
       for (size_t step = 0; step < feeds.size(); ++step) {
         executor.set_scalar(kLearningRate, lr);
         executor.set_scalar(kStep, static_cast<int64_t>(step) + 1);
@@ -67,6 +100,8 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
           executor.run_micro();
         }
         executor.run_update();
+        if (step + 1 == feeds.size())
+          expect_calls(programs[rank], static_cast<int64_t>(rank), std::ssize(feeds), calls[rank]);
         if (rank != 0) continue;
         for (const Binding& output : executor.program().outputs)
           result.outputs[step][output.name] = executor.read(output);

@@ -22,6 +22,7 @@ struct ShardedRun {
 
 /// One step per element of `feeds` (global batch values by name), of which all its micro-batches
 /// have the same; "lr" as given, "step" counts from 1. `cluster`: whose prices choose collectives.
+/// Expects that each rank makes the calls that its Program has, of as many bytes, and no others.
 ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<NamedTensors>& feeds,
                        double lr, uint64_t seed = 0, const Cluster& cluster = host_cluster());
 
