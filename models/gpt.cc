@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
+#include "models/experts.h"
 #include "models/onnx_writer.h"
 #include "models/presets.h"
 
@@ -135,7 +137,8 @@ class GptWriter {
     for (int64_t layer = 0; layer < o_.layers; ++layer) {
       w_.prefix = str("h.", layer, ".");
       x = w_.node("Add", {x, attention(norm(x, "ln_1"))});
-      x = w_.node("Add", {x, mlp(norm(x, "ln_2"))});
+      const std::string y = norm(x, "ln_2");
+      x = w_.node("Add", {x, drop(o_.experts ? experts(y) : mlp(y, linear_layer()))});
     }
     w_.prefix = "";
     x = norm(x, "ln_f");
@@ -266,17 +269,55 @@ class GptWriter {
     return drop(linear(y, "attn.c_proj", o_.heads * width_, o_.hidden, residual_deviation()));
   }
 
-  std::string mlp(const std::string& x) {
+  /// Makes a layer of (x, name, inputs, outputs, the weights' standard deviation).
+  using Layer =
+      std::function<std::string(const std::string&, const std::string&, int64_t, int64_t, double)>;
+
+  Layer linear_layer() {
+    return [this](const std::string& x, const std::string& name, int64_t in, int64_t out,
+                  double deviation) { return linear(x, "mlp." + name, in, out, deviation); };
+  }
+
+  std::string mlp(const std::string& x, const Layer& layer) {
     std::string y;
     if (o_.mlp == "gelu") {
-      y = gelu(linear(x, "mlp.c_fc", o_.hidden, mlp_width_, 0.02));
+      y = gelu(layer(x, "c_fc", o_.hidden, mlp_width_, 0.02));
     } else {
-      const std::string gate = linear(x, "mlp.gate", o_.hidden, mlp_width_, 0.02);
+      const std::string gate = layer(x, "gate", o_.hidden, mlp_width_, 0.02);
       const std::string open =
           o_.mlp == "geglu" ? gelu(gate) : w_.node("Mul", {gate, w_.node("Sigmoid", {gate})});
-      y = w_.node("Mul", {open, linear(x, "mlp.up", o_.hidden, mlp_width_, 0.02)});
+      y = w_.node("Mul", {open, layer(x, "up", o_.hidden, mlp_width_, 0.02)});
     }
-    return drop(linear(y, "mlp.c_proj", mlp_width_, o_.hidden, residual_deviation()));
+    return layer(y, "c_proj", mlp_width_, o_.hidden, residual_deviation());
+  }
+
+  /// A weight [experts, in, out] of all experts. What tokens bring is [batch, experts, slots,
+  /// hidden], and inside an expert [experts, batch, slots, width].
+  std::string expert_layer(const std::string& x, const std::string& name, int64_t in, int64_t out,
+                           double deviation) {
+    const bool last = name == "c_proj";
+    const std::string weight =
+        w_.normal(w_.prefix + "mlp.experts." + name + ".weight", {*o_.experts, in, out}, deviation);
+    const std::string y =
+        w_.node("Einsum", {x, weight},
+                {{"equation", std::string(last ? "ebsf,efd->besd" : "besd,edf->ebsf")}});
+    if (!o_.biases) return y;
+    const Shape shape = last ? Shape{*o_.experts, 1, out} : Shape{*o_.experts, 1, 1, out};
+    return w_.node("Add", {y, w_.filled(w_.prefix + "mlp.experts." + name + ".bias", shape, 0)});
+  }
+
+  std::string experts(const std::string& x) {
+    const ExpertSizes sizes = {*o_.experts, o_.top_k,
+                               expert_slots(o_.context, o_.top_k, *o_.experts, o_.capacity),
+                               o_.context, o_.hidden};
+    const std::string router =
+        w_.normal(w_.prefix + "mlp.router.weight", {o_.hidden, *o_.experts}, 0.02);
+    const ExpertRoutes routes = route_to_experts(w_, x, router, sizes);
+    const std::string y =
+        mlp(send_to_experts(w_, x, routes, sizes),
+            [this](const std::string& of, const std::string& name, int64_t in, int64_t out,
+                   double deviation) { return expert_layer(of, name, in, out, deviation); });
+    return bring_from_experts(w_, y, routes, sizes);
   }
 
   std::string gelu(const std::string& x) {
@@ -302,13 +343,13 @@ std::vector<std::string> gpt_presets() { return names_of(gpt_sizes()); }
 GptOptions gpt_preset(const std::string& name) { return preset_named(gpt_sizes(), name); }
 
 int64_t write_gpt(const GptOptions& options, const std::string& path) {
-  for (int64_t size : {options.layers, options.heads, options.hidden, options.vocab,
-                       options.context, options.batch.value_or(1), options.kv_heads.value_or(1),
-                       options.head_width.value_or(1), options.mlp_width.value_or(1)}) {
+  for (int64_t size :
+       {options.layers, options.heads, options.hidden, options.vocab, options.context,
+        options.batch.value_or(1), options.kv_heads.value_or(1), options.head_width.value_or(1),
+        options.mlp_width.value_or(1), options.experts.value_or(1), options.top_k}) {
     SR_REQUIRE(size >= 1, invalid_input,
-               "layers, heads, hidden, vocab, context, batch, kv-heads, head-width and mlp-width "
-               "must be at "
-               "least 1, got ",
+               "layers, heads, hidden, vocab, context, batch, kv-heads, head-width, mlp-width, "
+               "experts and top-k must be at least 1, got ",
                size);
   }
   check_choice("norm", options.norm, {"layer", "rms"});
@@ -325,6 +366,12 @@ int64_t write_gpt(const GptOptions& options, const std::string& path) {
              "rotary positions turn pairs: the head's width is ", width, ", wanted an even one");
   SR_REQUIRE(options.dropout >= 0 && options.dropout < 1, invalid_input, "dropout is ",
              options.dropout, ", wanted at least 0 and below 1");
+  if (options.experts) {
+    SR_REQUIRE(options.top_k <= *options.experts, invalid_input, "top-k=", options.top_k,
+               " is more than experts=", *options.experts);
+    SR_REQUIRE(options.capacity > 0, invalid_input, "capacity is ", options.capacity,
+               ", wanted more than 0");
+  }
   return GptWriter(options).write(path);
 }
 

@@ -19,6 +19,9 @@ struct GptOptions {
       kv_heads;  // key and value heads, each for heads / kv_heads queries; absent: heads
   std::optional<int64_t> head_width;  // absent: hidden / heads
   std::optional<int64_t> mlp_width;   // of each of the MLP's branches; absent: 4 hidden
+  std::optional<int64_t> experts;     // MLPs of a mixture in each block; absent: one MLP
+  int64_t top_k = 2;                  // experts that a token is sent to
+  double capacity = 1.25;             // tokens that an expert takes, of its even share
   std::string norm = "layer";         // layer, rms
   std::string mlp = "gelu";           // gelu (by tanh); gated: swiglu, geglu
   std::string positions = "learned";  // learned, rotary
@@ -38,9 +41,11 @@ std::vector<std::string> gpt_presets();
 /// Writes input tokens i64 [batch, context], output logits f32 [batch, context, vocab]. Pre-norm
 /// blocks. Weights are drawn as GPT-2's: N(0, 0.02), residual projections N(0, 0.02 / sqrt(2
 /// layers)), biases 0, norms 1. Above 1.5 GB the weights go to FILE.data. Returns the number of
-/// parameters. What opset 20 has no operator for (RMSNormalization, Attention with fewer key heads)
-/// is written with opset 23. Throws invalid_input for sizes that do not fit together or a file that
-/// cannot be written.
+/// parameters. With `experts` the MLP of each block is a mixture of
+/// them, each with weights of its own [experts, in, out] (models/experts.h); a token beyond an
+/// expert's capacity, which counts per sample, skips that expert. What opset 20 has no operator for
+/// (RMSNormalization, Attention with fewer key heads) is written with opset 23. Throws
+/// invalid_input for sizes that do not fit together or a file that cannot be written.
 int64_t write_gpt(const GptOptions& options, const std::string& path);
 
 }  // namespace shardrun

@@ -39,6 +39,9 @@ int64_t write_gpt(const GptModel& model, const std::string& path) {
     take(options.kv_heads, model.kv_heads);
     take(options.head_width, model.head_width);
     take(options.mlp_width, model.mlp_width);
+    take(options.experts, model.experts);
+    take(options.top_k, model.top_k);
+    take(options.capacity, model.capacity);
     take(options.norm, model.norm);
     take(options.mlp, model.mlp);
     take(options.positions, model.positions);

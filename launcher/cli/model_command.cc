@@ -86,6 +86,13 @@ void ModelCommand::add_gpt(CLI::App& app) {
                            "--heads)");
   gpt_command_->add_option("--head-width", gpt_.head_width, "(default: hidden / heads)");
   gpt_command_->add_option("--mlp-width", gpt_.mlp_width, "(default: 4 x hidden)");
+  gpt_command_->add_option("--experts", gpt_.experts,
+                           "A mixture of so many MLPs in each block (default: one MLP)");
+  gpt_command_->add_option("--top-k", gpt_.top_k, "Experts that a token is sent to (default: 2)");
+  gpt_command_->add_option(
+      "--capacity", gpt_.capacity,
+      "Tokens of a sample that an expert takes, of its even share; those beyond "
+      "it skip the expert (default: 1.25)");
   gpt_command_->add_option("--norm", gpt_.norm, "layer or rms (default: layer)");
   gpt_command_->add_option("--mlp", gpt_.mlp, "gelu, swiglu or geglu (default: gelu)");
   gpt_command_->add_option("--positions", gpt_.positions, "learned or rotary (default: learned)");

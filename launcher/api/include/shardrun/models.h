@@ -16,6 +16,8 @@ struct GptModel {
   // Over the preset's:
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
   std::optional<int64_t> kv_heads, head_width, mlp_width;
+  std::optional<int64_t> experts, top_k;  // MLPs of a mixture, and those that a token is sent to
+  std::optional<double> capacity;         // tokens that an expert takes, of its even share
   std::optional<std::string> norm, mlp,
       positions;                     // layer, rms; gelu, swiglu, geglu; learned, rotary
   std::optional<bool> biases, tied;  // tied: the head is the embedding
