@@ -429,6 +429,9 @@ void add_element_ops(std::vector<OpDef>& ops) {
   for (const char* r : {"add", "mul", "max", "min"}) {
     scatter_nd.samples.push_back({{f({5, 3}), i({4, 1}), f({4, 3})}, reduce_nd(r)});
   }
+  Attrs in_batches = reduce_nd("add");  // the gradient of a gather_nd with batch dims
+  in_batches.set("batch_dims", int64_t{1});
+  scatter_nd.samples.push_back({{f({3, 4, 5}), i({3, 2, 1}), f({3, 2, 5})}, in_batches});
   ops.push_back(std::move(scatter_nd));
 }
 

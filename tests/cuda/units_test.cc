@@ -292,6 +292,11 @@ TEST(Units, ScattersAreTheReferences) {
         const Tensor updates = numbers(dtype, {4, inner}, [](size_t i) { return i % 3; });
         expect_reference(kernel_of(list, "scatter_nd"), node,
                          {counted(dtype, {5, inner}), indices, updates});
+        node.attrs.set("batch_dims", int64_t{1});
+        expect_reference(kernel_of(list, "scatter_nd"), node,
+                         {counted(dtype, {4, 4, inner}),
+                          numbers(DType::i64, {4, 3, 1}, [](size_t i) { return i * 3 % 5 % 4; }),
+                          numbers(dtype, {4, 3, inner}, [](size_t i) { return i % 3; })});
       }
     }
   }

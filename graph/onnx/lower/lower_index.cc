@@ -110,6 +110,27 @@ V rows_of(NodeContext& c, V indices, const Shape& data, int64_t axis) {
   return normalise_indices(c, b.reshape(from, {count}), size);
 }
 
+/// Where each sample picks rows of its own, as in x.gather(1, rows.unsqueeze(-1).expand(-1, -1,
+/// width)): indices [batch…, n, 1] of gather_nd or scatter_nd for [batch…, n, width…], with one
+/// number for a row and not one for each of its elements. kNone where indices are not repeated so.
+V sample_rows_of(NodeContext& c, V indices, const Shape& data, int64_t axis) {
+  Builder& b = c.b;
+  const NodeId producer = b.graph.value(b.id(indices)).producer;
+  if (producer < 0 || b.graph.node(producer).op != "expand" || axis == 0) return kNone;
+  const V from = b.value(b.graph.node(producer).inputs[0]);
+  const Shape small = b.shape(from), shape = b.shape(indices);
+  if (small.size() != data.size() || shape.size() != data.size()) return kNone;
+  Shape tuples;
+  for (size_t d = 0; d < data.size(); ++d) {
+    const auto at = static_cast<int64_t>(d);
+    if (at != axis && shape[d] != data[d]) return kNone;
+    if (small[d] != (at <= axis ? shape[d] : 1)) return kNone;
+    if (at <= axis) tuples.push_back(shape[d]);
+  }
+  tuples.push_back(1);
+  return normalise_indices(c, b.reshape(from, tuples), data[static_cast<size_t>(axis)]);
+}
+
 bool is_zero(NodeContext& c, V v) {
   if (const Tensor* known = c.b.known(v)) {
     for (int64_t i = 0; i < known->count(); ++i) {
@@ -129,6 +150,8 @@ void gather_elements(NodeContext& c) {
   const int64_t axis = NodeContext::axis(c.attr_i("axis", 0), c.b.rank(data));
   if (const V rows = rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
     return c.out(c.b.add("gather", {data, rows}, {{"axis", axis}}));
+  if (const V rows = sample_rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
+    return c.out(c.b.add("gather_nd", {data, rows}, {{"batch_dims", axis}}));
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
   c.out(c.b.add("gather_elements", {data, indices}, {{"axis", axis}}));
 }
@@ -221,6 +244,9 @@ V scattered(NodeContext& c, V data, V updates, int64_t axis, const std::string& 
     if (const V rows = rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
       return add_rows(c, data, rows, updates, axis);
   }
+  if (const V rows = sample_rows_of(c, c.in(1), c.b.shape(data), axis); rows != kNone)
+    return c.b.add("scatter_nd", {data, rows, updates},
+                   {{"batch_dims", axis}, {"reduction", reduce}});
   const V indices = normalise_indices(c, c.in(1), c.b.shape(data)[static_cast<size_t>(axis)]);
   return c.b.add("scatter_elements", {data, indices, updates},
                  {{"axis", axis}, {"reduction", reduce}});

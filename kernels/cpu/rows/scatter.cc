@@ -232,7 +232,7 @@ PreparedKernel gather_nd(const KernelCall& call) {
 
 /// Each thread has a range of data's slices and looks through all tuples for those that pick them.
 PreparedKernel scatter_nd(const KernelCall& call) {
-  const Tuples tuples(call.in[0].shape, call.in[1], 0);
+  const Tuples tuples(call.in[0].shape, call.in[1], call.node.attrs.i("batch_dims", 0));
   const std::string reduction = call.node.attrs.s("reduction", "none");
   const int64_t inner = tuples.inner(), sums_end = (sum_bytes(call) + 7) / 8 * 8;
   return {[=](const KernelArgs& args) {

@@ -419,16 +419,18 @@ PreparedKernel prepare_scatter_elements(const KernelCall& call) {
 inline Refusal tuples_refuse(const KernelCall& call) {
   if (call.in[1].shape.back() > Tuples::kMost) return "more dims than its loops";
   if (call.node.op == "gather_nd") return refuse_more(call, 2, 1, {"batch_dims"});
-  if (auto reason = refuse_more(call, 3, 1, {"reduction"})) return reason;
+  if (auto reason = refuse_more(call, 3, 1, {"batch_dims", "reduction"})) return reason;
   if (auto reason = refuse_other_numbers(call.in[0].dtype)) return reason;
-  return keys_refuse(Tuples(call.in[0].shape, call.in[1], 0).extent, Tuples::count(call.in[1]));
+  const Tuples tuples(call.in[0].shape, call.in[1], call.node.attrs.i("batch_dims", 0));
+  return keys_refuse(tuples.extent, Tuples::count(call.in[1]));
 }
 
 template <class On>
 PreparedKernel prepare_scatter_nd(const KernelCall& call) {
-  const Tuples tuples(call.in[0].shape, call.in[1], 0);
+  const int64_t batch_dims = call.node.attrs.i("batch_dims", 0);
+  const Tuples tuples(call.in[0].shape, call.in[1], batch_dims);
   const int64_t count = Tuples::count(call.in[1]),
-                inner = Tuples::slice(call.in[0].shape, call.in[1], 0);
+                inner = Tuples::slice(call.in[0].shape, call.in[1], batch_dims);
   const Reduction reduction = reduction_of(call.node);
   PreparedKernel prepared;
   prepared.run = [=](const KernelArgs& args) {
