@@ -131,6 +131,19 @@ def without_traces(path):
     onnx.save(model, path)
 
 
+def finish(name):
+    """Of the nodes' metadata nothing is needed; of the values', what says which weight is a parameter."""
+    path = str(HERE / f"{name}.onnx")
+    file = onnx.load(path)
+    for node in file.graph.node:
+        del node.metadata_props[:]
+    stored = {tensor.name for tensor in file.graph.initializer}
+    kept = [info for info in file.graph.value_info if info.name in stored]
+    del file.graph.value_info[:]
+    file.graph.value_info.extend(kept)
+    onnx.save(file, path)
+
+
 def export_dynamo(name, model, args, names, **options):
     path = str(HERE / f"{name}.onnx")
     torch.onnx.export(model, args, path, dynamo=True, input_names=names, external_data=False, verbose=False, **options)

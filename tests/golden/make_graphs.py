@@ -7,13 +7,12 @@ Beside make_golden.py, whose recording it shares. GATConv comes with and without
 head and eight, which it concatenates or averages. The graph has equal edges, loops, and a node that no edge enters.
 Self loops have no dynamic sizes: torch.export does not know how many edges remain when the loops are taken out.
 """
-import onnx
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv
 
-from make_golden import HERE, export_dynamo, export_legacy, record
+from make_golden import export_dynamo, export_legacy, finish, record
 
 NODES, EDGES, FEATURES, EDGE_FEATURES, CLASSES = 11, 34, 6, 3, 4
 
@@ -54,19 +53,6 @@ class Dense(nn.Module):
 
     def forward(self, x, adjacency):
         return self.b(F.elu(self.a(x, adjacency).flatten(1)), adjacency).mean(1)
-
-
-def finish(name):
-    """Of the nodes' metadata nothing is needed; of the values', what says which weight is a parameter."""
-    path = str(HERE / f"{name}.onnx")
-    file = onnx.load(path)
-    for node in file.graph.node:
-        del node.metadata_props[:]
-    stored = {tensor.name for tensor in file.graph.initializer}
-    kept = [info for info in file.graph.value_info if info.name in stored]
-    del file.graph.value_info[:]
-    file.graph.value_info.extend(kept)
-    onnx.save(file, path)
 
 
 def main():
