@@ -234,6 +234,7 @@ std::string fusion_note(const FusionCounts& counts) {
   add(counts.gelu, "gelu");
   add(counts.dropout, "dropout in pieces");
   add(counts.projections, "fused projections");
+  add(counts.picked_weights, "products with picked weights");
   add(counts.batch_norm, "batch norm with relu");
   return out;
 }

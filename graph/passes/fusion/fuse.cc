@@ -230,6 +230,11 @@ FusionCounts fuse(Graph& graph) {
   remove_no_ops(graph);
   fold_transposes(graph);
   merge_equal_nodes(graph);
+  counts.picked_weights = multiply_picked_weights(graph);
+  if (counts.picked_weights > 0) {
+    remove_no_ops(graph);
+    merge_equal_nodes(graph);
+  }
   counts.projections = split_projections(graph);
   counts.batch_norm = fuse_batch_norm(graph);
   fold_powers(graph);  // what the others have left

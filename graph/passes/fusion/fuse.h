@@ -58,12 +58,20 @@ int split_projections(Graph& graph);
 /// with the segments' maxima and sums of its own (graph/ops/segment.cc), whatever m was.
 int fuse_segment_softmax(Graph& graph);
 
+/// x[n] W[rows[n]], where a matrix of W [experts, i, j] is copied for each of many rows, becomes
+/// one product over experts and j, of x [n, experts, j] that is 0 but for the row's expert. So no
+/// copies are made, and experts are a dim that can be cut. It computes all experts for each row,
+/// which takes less time than copying a matrix for it as long as experts are tens. The copies stay
+/// where they are fewer than the experts, as in a step that takes one token, and where experts are
+/// more than i.
+int multiply_picked_weights(Graph& graph);
+
 /// relu(batch_norm(…)) and relu(batch_norm(…) + residual) become one batch_norm.
 int fuse_batch_norm(Graph& graph);
 
 struct FusionCounts {
   int gelu = 0, dropout = 0, layer_norm = 0, attention = 0, segment_softmax = 0, projections = 0,
-      batch_norm = 0;
+      picked_weights = 0, batch_norm = 0;
 };
 /// All of the above, in order, and dead nodes removed.
 FusionCounts fuse(Graph& graph);
