@@ -12,7 +12,7 @@ std::string summed(OnnxWriter& w, const std::string& x, int64_t axis, int64_t ke
   return w.node("ReduceSum", {x, w.ints({axis})}, {{"keepdims", keep}});
 }
 
-/// [batch, n] rows of data [batch, rows, hidden].
+/// The rows that `rows` [batch, …] names of data [batch, rows, hidden].
 std::string rows_of_samples(OnnxWriter& w, const std::string& data, const std::string& rows) {
   return w.node("GatherND", {data, w.node("Unsqueeze", {rows, w.ints({-1})})},
                 {{"batch_dims", int64_t{1}}});

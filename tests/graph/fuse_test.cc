@@ -446,6 +446,86 @@ TEST(FuseSegmentSoftmax, GradientIsTwoNodes) {
 
 // ------------------------------------------------------------------ powers
 
+// ---- products with matrices that `rows` [12] picks of 4
+
+TEST(MultiplyPickedWeights, Spellings) {
+  const std::vector<std::pair<const char*, std::function<ValueId(Build&)>>> spellings = {
+      {"bmm(x[n, 1, j], w[rows])",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 5, 6}), Edges(b).rows);
+         return b.matmul(b.in("x", {12, 1, 5}), w, "nmj,njk->nmk");
+       }},
+      {"bmm(w[rows], x[n, j, 1]), as transformers does",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 6, 5}), Edges(b).rows);
+         return b.matmul(w, b.in("x", {12, 5, 1}), "nij,njk->nik");
+       }},
+      {"rows of two dims, in another order than those of x",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 5, 6}), b.ints("rows", {3, 4}));
+         return b.matmul(b.in("x", {4, 5, 3}), w, "tjs,stjk->stk");
+       }},
+  };
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    for (const auto& [name, build] : spellings) {
+      SCOPED_TRACE(name);
+      Build b(dtype);
+      b.g.outputs = {build(b)};
+      Graph fused = b.g;
+      EXPECT_EQ(fuse(fused).picked_weights, 1);
+      check_graph(fused);
+      EXPECT_EQ(count_op(fused, "gather"), 0) << to_string(fused);
+      EXPECT_EQ(count_op(fused, "matmul"), 1);
+      expect_same_outputs(b.g, fused, tolerance(dtype));
+      // Their gradients, too, in which no copy is scattered.
+      const auto gradients = [](Graph& g) {
+        const std::vector<int64_t> axes = {0, 1, 2};
+        const ValueId y = g.outputs[0];
+        const ValueId loss =
+            g.add("reduce_sum", {g.add("mul", {y, y})}, {{"axes", axes}, {"keepdims", int64_t{0}}});
+        g.outputs = differentiate(g, loss, g.with_role(Role::parameter));
+      };
+      gradients(b.g), gradients(fused);
+      EXPECT_EQ(count_op(fused, "gather_grad"), 0);
+      expect_same_outputs(b.g, fused, 10 * tolerance(dtype));
+    }
+  }
+}
+
+TEST(MultiplyPickedWeights, NearMisses) {
+  const std::vector<std::pair<const char*, std::function<ValueId(Build&)>>> misses = {
+      {"fewer rows than matrices, as of one token",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 5, 6}), b.ints("few", {3}));
+         return b.matmul(b.in("x", {3, 1, 5}), w, "nmj,njk->nmk");
+       }},
+      {"more matrices than columns",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 5, 3}), Edges(b).rows);
+         return b.matmul(b.in("x", {12, 1, 5}), w, "nmj,njk->nmk");
+       }},
+      {"rows that are summed",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 5, 6}), Edges(b).rows);
+         return b.matmul(b.in("x", {12, 5}), w, "nj,njk->jk");
+       }},
+      {"copies that something else reads",
+       [](Build& b) {
+         const ValueId w = gathered(b, b.param("w", {4, 5, 6}), Edges(b).rows);
+         const ValueId y = b.matmul(b.in("x", {12, 1, 5}), w, "nmj,njk->nmk");
+         return b.add(y, b.sum(w, {1}));
+       }},
+  };
+  for (const auto& [name, build] : misses) {
+    SCOPED_TRACE(name);
+    Build b;
+    b.g.outputs = {build(b)};
+    Graph fused = b.g;
+    EXPECT_EQ(fuse(fused).picked_weights, 0);
+    expect_same_outputs(b.g, fused, tolerance(DType::f64));
+  }
+}
+
 TEST(FoldPowers, SquaresAndReciprocals) {
   expect_fused({"x^2",
                 [](Build& b, ValueId x) {

@@ -4,7 +4,8 @@
     $small -o gpt.onnx
     $small --norm rms --mlp swiglu --positions rotary --kv-heads 1 --mlp-width 24 --no-biases --untied -o llama.onnx
     $small --norm rms --mlp geglu --positions rotary --head-width 12 --no-biases -o gemma.onnx
-    for model in gpt llama gemma; do
+    $small --experts 4 --capacity 0.75 -o experts.onnx
+    for model in gpt llama gemma experts; do
       python tests/models/gpt_logits.py $model.onnx > tests/models/${model}_logits.txt
     done
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fusion/fuse.h"
@@ -56,12 +57,23 @@ GptOptions small_gemma() {
   return o;
 }
 
+/// Of 16 choices of a sample each of four experts takes 3, so some find no place.
+GptOptions small_mixture() {
+  GptOptions o = small();
+  o.experts = 4;
+  o.capacity = 0.75;
+  return o;
+}
+
 struct Case {
   const char* name;
   GptOptions options;
 };
 std::vector<Case> cases() {
-  return {{"gpt", small()}, {"llama", small_llama()}, {"gemma", small_gemma()}};
+  return {{"gpt", small()},
+          {"llama", small_llama()},
+          {"gemma", small_gemma()},
+          {"experts", small_mixture()}};
 }
 
 Graph import(const std::string& path, ImportReport* report = nullptr) {
@@ -132,6 +144,47 @@ TEST_F(Gpt, PassesTheCheckerAndRunsElsewhere) {
       const std::vector<double> want = read_numbers(out);
       ASSERT_EQ(want.size(), 2u * 8 * 32);
       if (weights) expect_close(evaluate_graph(import(path), {{"tokens", tokens()}})[0], want);
+    }
+  }
+}
+
+// No token depends on a later one, whatever the capacity. With one expert a token, too, the router
+// learns: its weight is a probability then.
+TEST_F(Gpt, ATokenOfAMixtureDependsOnThoseBefore) {
+  for (const double capacity : {0.5, 4.0}) {
+    for (const int64_t top_k : {1, 2}) {
+      GptOptions o = small_mixture();
+      o.capacity = capacity, o.top_k = top_k;
+      write_gpt(o, path);
+      const Graph graph = import(path);
+      const Tensor whole = tokens(), logits = evaluate_graph(graph, {{"tokens", whole}})[0];
+      Tensor other = tokens();
+      for (const int64_t row : {0, 1}) other.as<int64_t>()[row * 8 + 5] = 31;
+      const Tensor changed = evaluate_graph(graph, {{"tokens", other}})[0];
+      int differ = 0;
+      for (int64_t i = 0; i < logits.count(); ++i) {
+        if (i / 32 % 8 < 5) {
+          EXPECT_EQ(logits.at(i), changed.at(i)) << i;
+        } else {
+          differ += logits.at(i) != changed.at(i);
+        }
+      }
+      EXPECT_GT(differ, 0);
+      // Of the gradient of all weights that of the router is not zero.
+      Graph step = graph;
+      const std::vector<ValueId> parameters = step.with_role(Role::parameter);
+      const ValueId loss =
+          step.add("reduce_sum", {step.add("mul", {step.outputs[0], step.outputs[0]})},
+                   {{"axes", std::vector<int64_t>{0, 1, 2}}, {"keepdims", int64_t{0}}});
+      const std::vector<ValueId> gradients = differentiate(step, loss, parameters);
+      const std::vector<Tensor> values = evaluate_graph(step, {{"tokens", whole}}, gradients);
+      for (size_t p = 0; p < parameters.size(); ++p) {
+        if (step.value(parameters[p]).name.find("router") == std::string::npos) continue;
+        double largest = 0;
+        for (int64_t i = 0; i < values[p].count(); ++i)
+          largest = std::max(largest, std::abs(values[p].at(i)));
+        EXPECT_GT(largest, 1e-6) << step.value(parameters[p]).name << ", top " << top_k;
+      }
     }
   }
 }
@@ -216,6 +269,10 @@ TEST_F(Gpt, SizesThatDoNotFitAreRefused) {
   refused([](GptOptions& o) { o.norm = "batch"; });
   refused([](GptOptions& o) { o.mlp = "relu"; });
   refused([](GptOptions& o) { o.mlp_width = 0; });
+  refused([](GptOptions& o) { o.experts = 0; });
+  refused([](GptOptions& o) { o.experts = 4, o.top_k = 5; });
+  refused([](GptOptions& o) { o.experts = 4, o.top_k = 0; });
+  refused([](GptOptions& o) { o.experts = 4, o.capacity = 0; });
 }
 
 TEST_F(Gpt, DropoutIsActiveInTraining) {

@@ -319,9 +319,11 @@ void one_hot(NodeContext& c) {
 
 /// Positions of a constant's non-zero elements, [rank, count].
 void non_zero(NodeContext& c) {
-  SR_REQUIRE(c.b.known(c.in(0)) != nullptr, unsupported, "input 0 (X) '", c.proto.input(0),
-             "' depends on data, and with it how large the result is; give a graph's edges with "
-             "--data npz:FILE, whose arrays are one batch");
+  SR_REQUIRE(
+      c.b.known(c.in(0)) != nullptr, unsupported, "input 0 (X) '", c.proto.input(0),
+      "' depends on data, and with it how large the result is; give a graph's edges with "
+      "--data npz:FILE, whose arrays are one batch, and export experts so that each takes the "
+      "same number of tokens in every step (docs/onnx.md, 'Mixtures of experts')");
   const Tensor& x = c.known(0, "X");
   const Shape strides = row_major_strides(x.shape());
   std::vector<int64_t> hits;

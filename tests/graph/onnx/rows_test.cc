@@ -147,5 +147,58 @@ TEST_F(OnnxRows, RowsAreGatheredWhole) {
   }
 }
 
+/// x.gather(1, rows.unsqueeze(-1).expand(-1, -1, width)), and the scatter back: an index for each
+/// row, none for each element. Two samples pick rows of their own, one by a negative number.
+TEST_F(OnnxRows, EachSamplePicksRowsOfItsOwn) {
+  constexpr int64_t kPicked = 5;
+  const std::vector<int64_t> rows = {3, 0, 0, 2, -3, 1, 1, 2, 0, 3};
+  for (const char* reduction : {"gather", "none", "add"}) {
+    const bool gathers = std::string(reduction) == "gather";
+    ModelBuilder b(18);
+    b.input("data", {2, kRows, kWidth});
+    b.input("rows", {2, kPicked}, kInt64);
+    b.ints("axes", {2});
+    b.ints("shape", {2, kPicked, kWidth});
+    b.node("Unsqueeze", {"rows", "axes"}, {"column"});
+    b.node("Expand", {"column", "shape"}, {"indices"});
+    if (gathers) {
+      set_int(b.node("GatherElements", {"data", "indices"}, {"y"}), "axis", 1);
+    } else {
+      b.input("updates", {2, kPicked, kWidth});
+      auto& node = b.node("ScatterElements", {"data", "indices", "updates"}, {"y"});
+      set_int(node, "axis", 1);
+      set_string(node, "reduction", reduction);
+    }
+    b.output("y");
+    const Graph graph = import_onnx(b.write(folder), options);
+    EXPECT_EQ(count(graph, gathers ? "gather_nd" : "scatter_nd"), 1) << to_string(graph);
+    EXPECT_EQ(count(graph, "gather_elements") + count(graph, "scatter_elements"), 0);
+    std::vector<float> data, updates;
+    for (int64_t i = 0; i < 2 * kRows * kWidth; ++i) data.push_back(static_cast<float>(i) - 5);
+    for (int64_t i = 0; i < 2 * kPicked * kWidth; ++i)
+      updates.push_back(static_cast<float>(i * 7 % 11));
+    NamedTensors in = {{"data", Tensor::from(Shape{2, kRows, kWidth}, data, DType::f32)},
+                       {"rows", Tensor::from(Shape{2, kPicked}, rows, DType::i64)}};
+    if (!gathers)
+      in.emplace("updates", Tensor::from(Shape{2, kPicked, kWidth}, updates, DType::f32));
+    std::vector<float> want = data;
+    if (gathers) want.assign(updates.size(), 0);
+    for (size_t i = 0; i < updates.size(); ++i) {
+      const size_t pick = i / kWidth, sample = pick / kPicked;
+      const auto row = static_cast<size_t>((rows[pick] + kRows) % kRows);
+      const size_t at = (sample * kRows + row) * kWidth + i % kWidth;
+      if (gathers) {
+        want[i] = data[at];
+      } else {
+        want[at] = std::string(reduction) == "add" ? want[at] + updates[i] : updates[i];
+      }
+    }
+    const Tensor got = evaluate_graph(graph, in)[0];
+    ASSERT_EQ(got.count(), static_cast<int64_t>(want.size()));
+    for (int64_t i = 0; i < got.count(); ++i)
+      EXPECT_EQ(got.at(i), want[static_cast<size_t>(i)]) << reduction << " " << i;
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
