@@ -40,6 +40,8 @@ int64_t write_gpt(const GptModel& model, const std::string& path) {
     take(options.head_width, model.head_width);
     take(options.mlp_width, model.mlp_width);
     take(options.experts, model.experts);
+    SR_REQUIRE(options.experts || !(model.top_k || model.capacity), invalid_input,
+               "top-k and capacity are those of a mixture; give its number of experts");
     take(options.top_k, model.top_k);
     take(options.capacity, model.capacity);
     take(options.norm, model.norm);

