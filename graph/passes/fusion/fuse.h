@@ -60,10 +60,9 @@ int fuse_segment_softmax(Graph& graph);
 
 /// x[n] W[rows[n]], where a matrix of W [experts, i, j] is copied for each of many rows, becomes
 /// one product over experts and j, of x [n, experts, j] that is 0 but for the row's expert. So no
-/// copies are made, and experts are a dim that can be cut. It computes all experts for each row,
-/// which takes less time than copying a matrix for it as long as experts are tens. The copies stay
-/// where they are fewer than the experts, as in a step that takes one token, and where experts are
-/// more than i.
+/// copies are made, and experts are a dim that can be cut; but all experts are computed for each
+/// row. The copies stay where they are fewer than the experts, as in a step that takes one token,
+/// and where experts are more than i: there they take no more memory than what replaces them.
 int multiply_picked_weights(Graph& graph);
 
 /// relu(batch_norm(…)) and relu(batch_norm(…) + residual) become one batch_norm.

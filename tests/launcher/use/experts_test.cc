@@ -15,7 +15,7 @@ constexpr double kTolerance = 2e-6;
 
 std::string golden(const std::string& file) { return std::string(SHARDRUN_GOLDEN) + "/" + file; }
 
-class Experts : public testing::Test {
+class ExpertModels : public testing::Test {
  protected:
   Workspace at_;
 
@@ -43,7 +43,7 @@ class Experts : public testing::Test {
 
 /// Each way to write a mixture, from both exporters where both write it; the balancing loss and the
 /// values of the chosen scores have gradients in all.
-TEST_F(Experts, HavePyTorchsLosses) {
+TEST_F(ExpertModels, HavePyTorchsLosses) {
   for (const char* form : {"masked", "batched", "capacity", "after", "added", "mixtral"}) {
     expect_pytorchs(form, trained(form, {}));
     if (form != std::string("added") && form != std::string("mixtral"))
@@ -53,7 +53,7 @@ TEST_F(Experts, HavePyTorchsLosses) {
 
 /// Stacked weights are cut by experts and the rest by samples, on processes of mpirun. Four experts
 /// on eight ranks leave the second of two sub-axes to their hidden dim.
-TEST_F(Experts, TrainOnSeveralRanksAsOnOne) {
+TEST_F(ExpertModels, TrainOnSeveralRanksAsOnOne) {
   const struct {
     const char *form, *stacked, *inner;
     int experts;
@@ -78,7 +78,7 @@ TEST_F(Experts, TrainOnSeveralRanksAsOnOne) {
 
 /// All forms with a dim of experts on two ranks, and experts as `explain` shows them. Tokens are
 /// sent to where a form has places for them.
-TEST_F(Experts, AreCutInEachForm) {
+TEST_F(ExpertModels, AreCutInEachForm) {
   for (const char* form : {"batched", "capacity", "after", "added"}) {
     const std::string flags =
         " --planner propagate --mesh model=2 --tactic 'mixture.w[123].0@model' --tactic "
@@ -105,7 +105,7 @@ TEST_F(Experts, AreCutInEachForm) {
   expect_pytorchs("masked", trained("masked", threads(4), " --mesh 2x2 --planner dp+megatron"));
 }
 
-TEST_F(Experts, OfTheCommandsOwnModelTrain) {
+TEST_F(ExpertModels, OfTheCommandsOwnModelTrain) {
   const std::string sizes = "model gpt --layers 1 --hidden 16 --heads 2 --context 16 -o own.onnx ";
   const Outcome alone = at_.shardrun(sizes + "--top-k 2");
   EXPECT_EQ(alone.status, 2) << describe(alone);
@@ -119,7 +119,7 @@ TEST_F(Experts, OfTheCommandsOwnModelTrain) {
 }
 
 /// An expert that looks for its own tokens has a size that depends on them.
-TEST_F(Experts, ThatLookForTheirTokensAreRefused) {
+TEST_F(ExpertModels, ThatLookForTheirTokensAreRefused) {
   const Outcome run = at_.shardrun("train " + golden("experts_sought.legacy.onnx"));
   EXPECT_EQ(run.status, 2) << describe(run);
   EXPECT_NE(message(run).find("NonZero"), std::string::npos) << describe(run);
