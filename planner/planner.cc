@@ -94,7 +94,9 @@ class Planning {
       coarse.pinned.clear();
       coarse.avoided.clear();
       coarse.reshard_times = nullptr;
-      coarse.arena_use = nullptr;  // claims will do: what fits is looked at on the mesh itself
+      // Claims will do: arenas and times are those of programs on the mesh itself.
+      coarse.arena_use = nullptr;
+      coarse.retime = nullptr;
       PlanSearch search(graph_, merged.mesh, cluster_, coarse, rules_);
       PlanReport its;
       const std::optional<Plan> plan = search.run(its);

@@ -96,6 +96,18 @@ TEST(MergedAxes, WhatRunsAgainIsCut) {
   testing::expect_trains_as_one(again, *plan);
 }
 
+/// Only plans of the mesh itself are laid out and timed: values may be pinned there alone.
+TEST(MergedAxes, TimesAreOfTheMeshItself) {
+  PlanOptions options;
+  int plans = 0;
+  options.retime = [&](Plan& plan) {
+    EXPECT_EQ(plan.mesh.to_string(), Mesh::parse("2x2x2x2").to_string());
+    ++plans;
+  };
+  (void)plan_of(step(), "2x2x2x2", options);
+  EXPECT_GT(plans, 0);
+}
+
 TEST(MergedAxes, RequestsAndTacticsHold) {
   PlanOptions options;
   options.requests = {"tokens=[c,-]", "h.0.mlp.c_fc.weight=[-,b]"};
