@@ -82,7 +82,7 @@ constexpr Pass kPasses[] = {
      }},
     {"place_memory", "every buffer and workspace at its place in the arena", false,
      [](Program program, const Compilation& c) {
-       place_memory(program, c.traits.needs, c.options.persistent_like);
+       place_memory(program, c.traits.needs, c.options.persistent_like, c.partition.collectives());
        return program;
      }},
 };

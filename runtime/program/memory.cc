@@ -11,12 +11,16 @@
 
 #include "base/round_up.h"
 #include "graph/op_def.h"
+#include "program/arena_slots.h"
+#include "program/collective_waits.h"
 #include "program/fusion/chains.h"
 
 namespace shardrun {
 namespace {
 
 constexpr int kNever = std::numeric_limits<int>::max();
+/// Where collectives' memory cannot be held for so many steps, this fraction is tried.
+constexpr int kShorterWindow = 4;
 
 /// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step
 /// 0; the number of steps: read by the host after the last.
@@ -97,91 +101,6 @@ bool may_alias(const Program& program, const std::vector<Live>& live,
              byte_size(program.buffers[static_cast<size_t>(result)].type);
 }
 
-/// Memory that one or more aliased buffers, or one workspace, hold for a time.
-struct Slot {
-  int first = 0, last = 0;
-  int64_t bytes = 0, offset = 0;
-};
-
-int64_t peak_bytes(const std::vector<Slot>& slots, int steps) {
-  std::vector<int64_t> change(static_cast<size_t>(steps) + 3, 0);
-  for (const Slot& s : slots) {
-    change[static_cast<size_t>(s.first + 1)] += s.bytes;
-    change[static_cast<size_t>(s.last + 2)] -= s.bytes;
-  }
-  int64_t now = 0, peak = 0;
-  for (int64_t c : change) peak = std::max(peak, now += c);
-  return peak;
-}
-
-/// Places the slots in the given order, each into the smallest gap that fits among those alive with
-/// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
-int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
-  std::vector<Slot> placed;  // by offset
-  placed.reserve(slots.size());
-  int64_t total = 0;
-  for (int index : order) {
-    Slot& slot = slots[static_cast<size_t>(index)];
-    int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
-    for (const Slot& p : placed) {
-      if (p.last < slot.first || p.first > slot.last) continue;
-      const int64_t gap = p.offset - cursor;
-      if (gap >= slot.bytes && gap < best_gap) {
-        best = cursor;
-        best_gap = gap;
-      }
-      cursor = std::max(cursor, p.offset + p.bytes);
-    }
-    slot.offset = best >= 0 ? best : cursor;
-    total = std::max(total, slot.offset + slot.bytes);
-    if (total >= most) break;
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), slot,
-                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
-        slot);
-  }
-  return total;
-}
-
-/// The best of several orders: largest first is good on the whole, but a long-lived small buffer
-/// placed late can leave a hole, so bytes times time, and time of birth, are tried too.
-int64_t place_slots(std::vector<Slot>& slots, int steps) {
-  const int64_t bound = peak_bytes(slots, steps);
-  std::vector<int> order(slots.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
-  auto length = [&](int i) {
-    return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1;
-  };
-  auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
-  const auto by_bytes = [&](int a, int b) {
-    return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b);
-  };
-  const auto by_area = [&](int a, int b) {
-    const double x = static_cast<double>(bytes(a)) * length(a),
-                 y = static_cast<double>(bytes(b)) * length(b);
-    return x != y ? x > y : first(a) < first(b);
-  };
-  const auto by_length = [&](int a, int b) {
-    return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
-  };
-  std::stable_sort(order.begin(), order.end(), by_bytes);
-  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
-  auto attempt = [&](const auto& less) {
-    if (best == bound) return;
-    std::vector<Slot> other = slots;
-    std::stable_sort(order.begin(), order.end(), less);
-    const int64_t total = best_fit(other, order, best);
-    if (total < best) {
-      best = total;
-      slots = std::move(other);
-    }
-  };
-  attempt(by_area);
-  attempt(by_length);
-  return best;
-}
-
 void place_persistent(Program& program, const Program* like) {
   // What its own setup makes lies behind the other's: made anew when that has run.
   int64_t offset = like != nullptr ? like->persistent_bytes : 0;
@@ -244,13 +163,14 @@ class SlotMap {
   }
 
   /// Places the slots behind the persistent part and writes every offset.
-  void place(Program& program) {
+  void place(Program& program, Collectives collectives) {
     const int steps = static_cast<int>(program.steps.size());
-    int64_t bytes = place_slots(slots_, steps);
+    const int64_t bytes = place_slots(slots_, steps);
     if (!program.fused.empty()) {
       std::vector<Slot> apart = slots_for_chains();
       if (place_slots(apart, steps) <= bytes) slots_ = std::move(apart);
     }
+    if (collectives == Collectives::apart) hold_beside(bytes);
     program.arena_bytes = program.persistent_bytes + bytes;
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
@@ -287,6 +207,36 @@ class SlotMap {
       if (slot.last < static_cast<int>(steps)) slot.last = last[static_cast<size_t>(slot.last)];
     }
     return slots;
+  }
+
+  /// What a collective beside kernels uses is given to no kernel before one waits for it anyway, as
+  /// far as that takes no more than `bytes`: of several windows the longest that does not.
+  void hold_beside(int64_t bytes) {
+    const std::vector<int> ends = ends_beside_kernels(program_, holders_);
+    std::vector<int> wanted;  // last steps, by slot
+    for (const Slot& slot : slots_) wanted.push_back(slot.last);
+    const auto want = [&](int slot, int s, int end) {
+      if (slot < 0 || slots_[static_cast<size_t>(slot)].last < s) return;
+      wanted[static_cast<size_t>(slot)] = std::max(wanted[static_cast<size_t>(slot)], end);
+    };
+    for (size_t s = 0; s < ends.size(); ++s) {
+      const Step& step = program_.steps[s];
+      const int at = static_cast<int>(s);
+      if (ends[s] <= at) continue;
+      want(workspace_slot_[s], at, ends[s]);
+      for (const auto* list : {&step.in, &step.out}) {
+        for (BufferId b : *list)
+          want(slot_of_[static_cast<size_t>(holders_[static_cast<size_t>(b)])], at, ends[s]);
+      }
+    }
+    const int steps = static_cast<int>(ends.size());
+    for (int window = steps; window > 0; window /= kShorterWindow) {
+      std::vector<Slot> held = lengthened(slots_, wanted, window, steps);
+      if (held == slots_) return;
+      if (place_slots(held, steps, bytes) > bytes) continue;
+      slots_ = std::move(held);
+      return;
+    }
   }
 
   BufferId operand_of(const Step& step, std::pair<int, int> pair) const {
@@ -487,14 +437,15 @@ std::vector<bool> runs_in_place(const Program& program) {
   return out;
 }
 
-void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like) {
+void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like,
+                  Collectives collectives) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
                "' wants a workspace");
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  SlotMap(program).place(program);
+  SlotMap(program).place(program, collectives);
   cut_chains(program);
 }
 

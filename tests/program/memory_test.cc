@@ -6,6 +6,8 @@
 
 #include <random>
 
+#include "program/collective_waits.h"
+
 namespace shardrun {
 namespace {
 
@@ -278,6 +280,54 @@ Program training_like(int layers, uint32_t seed) {
   }
   b.output(x);
   return b.program;
+}
+
+/// A sum with a workspace beside the product b, which nothing waits for before y is made.
+Program sum_beside_a_product(bool has_fuller_step) {
+  Builder b;
+  BufferId x = b.bind(Role::batch, 16, "x");
+  if (has_fuller_step) x = b.step("matmul", {b.step("matmul", {x}, 200)}, 16);
+  const BufferId da = b.step("matmul", {x}, 16);
+  const BufferId a = b.step("", {da}, 16);
+  Collective sum;
+  sum.kind = Collective::Kind::all_reduce;
+  b.program.steps.back().kind = Step::Kind::collective;
+  b.program.steps.back().collective = std::make_shared<const Collective>(sum);
+  const BufferId product = b.step("matmul", {b.step("matmul", {x}, 64)}, 16);
+  b.output(b.step("add", {a, product}, 16));
+  return b.program;
+}
+
+TEST(Memory, CollectivesBesideKernelsKeepTheirWorkspace) {
+  const NeedsOf needs = [](const Program&, const Step& step) {
+    return StepBytes{step.kind == Step::Kind::collective ? 256 : 0};
+  };
+  for (const bool has_fuller_step : {true, false}) {
+    Program together = sum_beside_a_product(has_fuller_step), apart = together;
+    place_memory(together, needs);
+    place_memory(apart, needs, nullptr, Collectives::apart);
+    check_memory(apart);
+    EXPECT_EQ(apart.arena_bytes, together.arena_bytes);
+    const auto is_reused = [](const Program& program) {
+      const auto sum = std::find_if(program.steps.begin(), program.steps.end(),
+                                    [](const Step& s) { return s.kind == Step::Kind::collective; });
+      const Buffer& next = program.buffers[static_cast<size_t>(std::next(sum)->out[0])];
+      return next.offset < sum->workspace_offset + 256 &&
+             sum->workspace_offset < next.offset + byte_size(next.type);
+    };
+    EXPECT_TRUE(is_reused(together)) << has_fuller_step;
+    EXPECT_EQ(is_reused(apart), !has_fuller_step);
+  }
+}
+
+TEST(Memory, CollectivesEndWhereKernelsWaitForThem) {
+  Program program = sum_beside_a_product(false);
+  std::vector<BufferId> holders = memory_holders(program);
+  EXPECT_EQ(ends_beside_kernels(program, holders), (std::vector<int>{0, 3, 2, 3, 4}));
+  program.steps.back().in = {0};  // nobody reads the sum: the end of the phase waits
+  EXPECT_EQ(ends_beside_kernels(program, holders), (std::vector<int>{0, 4, 2, 3, 4}));
+  program.steps[2].out = {1};  // writes what the sum reads
+  EXPECT_EQ(ends_beside_kernels(program, holders), (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
 TEST(Memory, PlacesThousandsOfBuffersClosely) {

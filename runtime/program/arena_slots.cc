@@ -1,0 +1,113 @@
+// Best fit over live ranges.
+#include "program/arena_slots.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+namespace shardrun {
+namespace {
+
+/// By step, from the one before the first to the one behind the last.
+std::vector<int64_t> bytes_alive(const std::vector<Slot>& slots, int steps) {
+  std::vector<int64_t> alive(static_cast<size_t>(steps) + 3, 0);
+  for (const Slot& s : slots) {
+    alive[static_cast<size_t>(s.first + 1)] += s.bytes;
+    alive[static_cast<size_t>(s.last + 2)] -= s.bytes;
+  }
+  std::partial_sum(alive.begin(), alive.end(), alive.begin());
+  return alive;
+}
+
+/// Places the slots in the given order, each into the smallest gap that fits among those alive with
+/// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
+int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
+  std::vector<Slot> placed;  // by offset
+  placed.reserve(slots.size());
+  int64_t total = 0;
+  for (int index : order) {
+    Slot& slot = slots[static_cast<size_t>(index)];
+    int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
+    for (const Slot& p : placed) {
+      if (p.last < slot.first || p.first > slot.last) continue;
+      const int64_t gap = p.offset - cursor;
+      if (gap >= slot.bytes && gap < best_gap) {
+        best = cursor;
+        best_gap = gap;
+      }
+      cursor = std::max(cursor, p.offset + p.bytes);
+    }
+    slot.offset = best >= 0 ? best : cursor;
+    total = std::max(total, slot.offset + slot.bytes);
+    if (total >= most) break;
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), slot,
+                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
+        slot);
+  }
+  return total;
+}
+
+}  // namespace
+
+int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough) {
+  const std::vector<int64_t> alive = bytes_alive(slots, steps);
+  const int64_t bound = std::max(*std::max_element(alive.begin(), alive.end()), enough);
+  std::vector<int> order(slots.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
+  auto length = [&](int i) {
+    return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1;
+  };
+  auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
+  const auto by_bytes = [&](int a, int b) {
+    return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b);
+  };
+  const auto by_area = [&](int a, int b) {
+    const double x = static_cast<double>(bytes(a)) * length(a),
+                 y = static_cast<double>(bytes(b)) * length(b);
+    return x != y ? x > y : first(a) < first(b);
+  };
+  const auto by_length = [&](int a, int b) {
+    return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
+  };
+  std::stable_sort(order.begin(), order.end(), by_bytes);
+  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
+  auto attempt = [&](const auto& less) {
+    if (best <= bound) return;
+    std::vector<Slot> other = slots;
+    std::stable_sort(order.begin(), order.end(), less);
+    const int64_t total = best_fit(other, order, best);
+    if (total < best) {
+      best = total;
+      slots = std::move(other);
+    }
+  };
+  attempt(by_area);
+  attempt(by_length);
+  return best;
+}
+
+std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,
+                             int window, int steps) {
+  std::vector<Slot> out = slots;
+  std::vector<int64_t> alive = bytes_alive(slots, steps);
+  const int64_t most = *std::max_element(alive.begin(), alive.end());
+  std::vector<size_t> growing;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    if (wanted[i] > slots[i].last) growing.push_back(i);
+  }
+  for (int more = 0; more < window && !growing.empty(); ++more) {
+    std::erase_if(growing, [&](size_t i) {
+      Slot& slot = out[i];
+      int64_t& next = alive[static_cast<size_t>(slot.last + 2)];
+      if (slot.last == wanted[i] || next + slot.bytes > most) return true;
+      next += slot.bytes;
+      ++slot.last;
+      return false;
+    });
+  }
+  return out;
+}
+
+}  // namespace shardrun
