@@ -15,7 +15,7 @@ namespace {
 /// nodes (scripts/memory_limit).
 constexpr int64_t kLater = int64_t{32} << 20;
 /// What most processes take in all; and the steps in which more is counted.
-constexpr int64_t kLeast = int64_t{96} << 20, kStep = int64_t{32} << 20;
+constexpr int64_t kLeast = int64_t{80} << 20, kStep = int64_t{32} << 20;
 
 int64_t held_and_later() {
   trim_heap();
