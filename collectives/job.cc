@@ -120,7 +120,7 @@ void refuse_circle(Job& job, int self, const LongWait& wait) {
 }
 
 std::string blame(Job& job, int self, const LongWait& wait, double timeout) {
-  const double patience = std::clamp(timeout, 0.5, 1.5);  // who waits looks four times a second
+  const double patience = std::clamp(timeout, 0.5, 1.25);  // who waits looks four times a second
   // Whom nobody who answers waits for any more.
   std::vector<int> next = wait.missing, silent;
   std::optional<std::pair<int, LongWait>> first;  // of the missing, one that waits itself

@@ -36,7 +36,7 @@ void sleep_for(double seconds) {
     for (int fd = 2; fd < 1024; ++fd) close(fd);
   }
   sleep_for(seconds);
-  for (const int signal : {SIGTERM, SIGTERM, SIGKILL}) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
     signal_process(0, signal);
     sleep_for(0.2);
   }
@@ -61,7 +61,7 @@ bool is_launcher(pid_t process) {
 
 double guard_seconds() {
   const char* patience = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
-  return std::max(1.0, patience == nullptr ? 1.0 : std::atof(patience)) + 1;
+  return std::max(1.0, patience == nullptr ? 1.0 : std::atof(patience)) + 0.5;
 }
 
 void guard_launcher() noexcept {
