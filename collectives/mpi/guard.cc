@@ -61,7 +61,7 @@ bool is_launcher(pid_t process) {
 
 double guard_seconds() {
   const char* patience = std::getenv("OMPI_MCA_odls_base_sigkill_timeout");
-  return std::max(1.0, patience == nullptr ? 1.0 : std::atof(patience)) + 0.5;
+  return std::max(1.0, patience == nullptr ? 1.0 : std::atof(patience)) + 0.25;
 }
 
 void guard_launcher() noexcept {

@@ -14,7 +14,7 @@ bool is_launcher(pid_t process);
 /// under other launchers.
 void guard_launcher() noexcept;
 /// For ranks to be asked to end a second, or as long as OMPI_MCA_odls_base_sigkill_timeout says;
-/// and half of one more. An mpirun that reaches all hosts takes 0.1 s.
+/// and a quarter of one more. An mpirun that reaches all hosts takes 0.1 s.
 double guard_seconds();
 
 }  // namespace shardrun::mpi
