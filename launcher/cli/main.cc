@@ -192,9 +192,11 @@ void Call::check() const {
 int Call::run() {
   if (!is_asked_on_all() && !is_first_process()) return 0;  // work for one
   for (const Command& command : commands_) {
-    if (!command.run_alone || !is_asked(command)) continue;
+    if (!is_asked(command)) continue;
     try {
-      return command.run_alone(args_);
+      if (command.run_alone) return command.run_alone(args_);
+      const std::optional<int> status = command.delegate ? command.delegate(args_) : std::nullopt;
+      if (status) return *status;
     } catch (const Failure& e) {
       if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
       return e.status();

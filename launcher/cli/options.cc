@@ -130,6 +130,11 @@ void add_checkpoint_options(CLI::App& app, Arguments& args) {
   add_group(app, args, OptionGroup::checkpoint);
   app.add_option("--checkpoint-on-signal", args.checkpoint_signal,
                  "Write a checkpoint, and go on, when this signal comes, such as USR1");
+  app.add_option("--restarts", args.restarts,
+                 "Where the run fails start it again from the newest checkpoint, so many times");
+  app.add_option("--mpirun", args.mpirun,
+                 "--restarts: the command that starts the ranks each time, such as "
+                 "'mpirun -np 8'");
 }
 
 void add_output_options(CLI::App& app, Arguments& args) {
@@ -233,6 +238,10 @@ void finish_arguments(Arguments& args) {
   if (!args.resume.empty()) args.train.resume = args.resume[0];
   args.plan.checkpoints = !args.train.checkpoint.empty();
   signal_named(args.checkpoint_signal);
+  wanted(!args.restarts || *args.restarts >= 0, "--restarts",
+         std::to_string(args.restarts.value_or(0)), "a number of at least 0");
+  wanted(args.mpirun.empty() || args.restarts.has_value(), "--mpirun", args.mpirun,
+         "--restarts with it");
   wanted(args.checkpoint_signal.empty() || args.plan.checkpoints, "--checkpoint-on-signal",
          args.checkpoint_signal, "--checkpoint with it");
   if (args.accumulate == "auto") {

@@ -31,7 +31,9 @@ struct Arguments {
   std::string checkpoint_signal;    // --checkpoint-on-signal
   std::string device;               // --device
   std::optional<double> timeout;
-  std::string check;  // --check
+  std::string check;                // --check
+  std::optional<int64_t> restarts;  // --restarts
+  std::string mpirun;               // --mpirun: what starts the ranks of each of them
 };
 
 /// "16GiB", "512MiB", "1.5GB", "1000000". Throws Failure(call) naming `flag`.
