@@ -53,8 +53,15 @@ void FlightRecorder::check(const std::string& folder) {
 }
 
 FlightRecorder::FlightRecorder(const std::string& folder, int64_t rank, const std::string& who)
-    : path_(str(folder, "/rank-", rank)) {
-  check(folder);
+    : steps_((check(folder), str(folder, "/rank-", rank, ".steps")), who),
+      collectives_(str(folder, "/rank-", rank, ".collectives"), who) {}
+
+void FlightRecorder::discard() {
+  steps_.discard();
+  collectives_.discard();
+}
+
+FlightRecorder::Ring::Ring(std::string path, const std::string& head) : path_(std::move(path)) {
   const int fd = ::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   SR_REQUIRE(fd >= 0, invalid_input, "--flight-recorder: ", path_, ": ", std::strerror(errno));
   const bool sized = ::posix_fallocate(fd, 0, kFileBytes) == 0;
@@ -66,11 +73,10 @@ FlightRecorder::FlightRecorder(const std::string& folder, int64_t rank, const st
   mapped_ = static_cast<char*>(mapped);
   std::memset(mapped_, ' ', kFileBytes);
   for (int64_t line = 1; line <= kLines + kHead; ++line) mapped_[line * kLineBytes - 1] = '\n';
-  const std::string head = who.substr(0, kLineBytes - 1);
-  std::copy(head.begin(), head.end(), mapped_);
+  std::copy_n(head.begin(), std::min(head.size(), static_cast<size_t>(kLineBytes) - 1), mapped_);
 }
 
-FlightRecorder::~FlightRecorder() {
+FlightRecorder::Ring::~Ring() {
   if (discarded_) {
     ::unlink(path_.c_str());
   } else {
@@ -88,16 +94,20 @@ FlightRecorder::Lines FlightRecorder::lines(const Program& program, const std::s
     std::string line = str(part, ": ", text_of(program, step));
     if (line.size() > kMost) line = line.substr(0, kMost - 3) + "...";
     line.resize(kMost, ' ');
-    out.push_back(std::move(line));
+    const bool collective = step.kind == Step::Kind::collective && !step.collective->traits().local;
+    out.push_back({std::move(line), collective});
   }
   return out;
 }
 
 void FlightRecorder::runs(const Lines& lines, size_t first, size_t count) {
-  for (size_t s = first; s < first + count; ++s) write(lines[s]);
+  for (size_t s = first; s < first + count; ++s) {
+    steps_.write(step_, lines[s].text);
+    if (lines[s].collective) collectives_.write(step_, lines[s].text);
+  }
 }
 
-void FlightRecorder::write(const std::string& what) {
+void FlightRecorder::Ring::write(int64_t step, const std::string& what) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
   char* at = mapped_ + (kHead + written_ % kLines) * kLineBytes;
@@ -108,7 +118,7 @@ void FlightRecorder::write(const std::string& what) {
   *at++ = '.';
   at = digits(at, static_cast<uint64_t>(now.tv_nsec / 1000), 6);
   std::memcpy(at, " step ", 6);
-  digits(at + 6, static_cast<uint64_t>(step_), 9);
+  digits(at + 6, static_cast<uint64_t>(step), 9);
   std::memcpy(text, what.data(), what.size());
   ++written_;
 }

@@ -1,8 +1,7 @@
-// FlightRecorder: what a rank did last, in a file that outlives the rank.
+// FlightRecorder: what a rank did last, in files that outlive the rank.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,17 +9,19 @@
 
 namespace shardrun {
 
-/// A text file of kLines lines that is mapped: what was written is there however the process ends,
-/// by SIGKILL too. Each step of a Program writes its line when it begins, over that of the step
-/// kLines before; `sort` puts the lines of a killed rank in order, finish() those of one that
-/// failed. Example:
+/// Two text files of kLines lines each, FOLDER/rank-3.steps and FOLDER/rank-3.collectives: the last
+/// steps of the rank's Programs, and the last of those that are collectives. They are mapped: what
+/// was written is there however the process ends, by SIGKILL too. Each step writes its line when it
+/// begins, over the one kLines before. `sort` puts the lines of a killed rank in order; those of
+/// one that fails are. A line of the collectives:
 ///
-///   0000004711 1764201600.123456 step 12 train: all_reduce of 'h.0/out', 65536 bytes, ranks 0 1
+///   0000004711 1764201600.123456 step 000000012 train: all_reduce of 'h.0/out', 65536 bytes, ranks
+///   0 1
 ///
-/// the number of the line, seconds since 1970, the step of training, the part of it, and what
+/// the number of the collective, seconds since 1970, the step of training, the part of it, and what
 /// began.
 ///
-///   FlightRecorder recorder("flight", 3, "rank 3 of 8 on node7");   // flight/rank-3
+///   FlightRecorder recorder("flight", 3, "rank 3 of 8");
 ///   FlightRecorder::Lines lines = recorder.lines(program, "train");
 ///   recorder.begin(12);
 ///   recorder.runs(lines, first, count);   // before steps [first, first + count) of the Program
@@ -31,31 +32,43 @@ class FlightRecorder {
   /// Makes the folder where it is missing. Throws invalid_input if it cannot be written to.
   static void check(const std::string& folder);
 
-  /// Makes the folder where it is missing, and replaces the file of a run before. Throws
-  /// invalid_input with the path and the reason.
+  /// Replaces the files of a run before; their first line is `who`. Throws invalid_input with the
+  /// path and the reason.
   FlightRecorder(const std::string& folder, int64_t rank, const std::string& who);
-  /// Puts the lines in order, and `last` behind them if the file stays.
-  ~FlightRecorder();
-  FlightRecorder(const FlightRecorder&) = delete;
-  FlightRecorder& operator=(const FlightRecorder&) = delete;
 
+  struct Line {
+    std::string text;
+    bool collective = false;
+  };
   /// What is written of each step of a Program.
-  using Lines = std::vector<std::string>;
+  using Lines = std::vector<Line>;
   static Lines lines(const Program& program, const std::string& part);
 
   void begin(int64_t step) { step_ = step; }
   void runs(const Lines& lines, size_t first, size_t count);
-  /// The run is well: the file goes with this.
-  void discard() { discarded_ = true; }
-  const std::string& path() const { return path_; }
+  /// The run is well: the files go with this.
+  void discard();
 
  private:
-  void write(const std::string& what);
+  /// Lines of one length in a file, of which the oldest is replaced.
+  class Ring {
+   public:
+    Ring(std::string path, const std::string& head);
+    /// Puts the lines in order.
+    ~Ring();
+    Ring(const Ring&) = delete;
+    Ring& operator=(const Ring&) = delete;
+    void write(int64_t step, const std::string& text);
+    void discard() { discarded_ = true; }
 
-  std::string path_;
-  char* mapped_ = nullptr;
-  int64_t step_ = 0, written_ = 0;
-  bool discarded_ = false;
+   private:
+    std::string path_;
+    char* mapped_ = nullptr;
+    int64_t written_ = 0;
+    bool discarded_ = false;
+  };
+  Ring steps_, collectives_;
+  int64_t step_ = 0;
 };
 
 }  // namespace shardrun

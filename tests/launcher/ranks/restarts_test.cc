@@ -21,7 +21,7 @@ class Restarts : public testing::Test {
   std::string call(const std::string& more) const {
     return SHARDRUN_COMMAND
            " train gpt.onnx --data text:text.txt --validation 0 --batch 4 --schedule cosine "
-           "--steps 400 --checkpoint-every 10 --keep 2 --mesh 2 " +
+           "--checkpoint-every 10 --keep 2 --mesh 2 " +
            more;
   }
   const std::string mpirun_ =
@@ -48,10 +48,11 @@ class Restarts : public testing::Test {
 
 TEST_F(Restarts, LossesAreThoseOfAnUndisturbedRun) {
   const Outcome whole =
-      at_.sh(call("--checkpoint whole --restarts 0 --metrics whole.jsonl " + mpirun_));
+      at_.sh(call("--steps 150 --checkpoint whole --restarts 0 --metrics whole.jsonl " + mpirun_));
   ASSERT_EQ(whole.status, 0) << describe(whole);
   const Outcome run =
-      at_.sh("touch m.jsonl\n" + call("--checkpoint c --restarts 3 --metrics m.jsonl " + mpirun_) +
+      at_.sh("touch m.jsonl\n" +
+             call("--steps 150 --checkpoint c --restarts 3 --metrics m.jsonl " + mpirun_) +
              " & pid=$!\n" + kill(3, 1) + kill(60, 0) + "wait $pid\nexit $?\n");
   EXPECT_EQ(run.status, 0) << describe(run);
   EXPECT_NE(run.out.find("killed "), std::string::npos) << describe(run);
@@ -62,8 +63,9 @@ TEST_F(Restarts, LossesAreThoseOfAnUndisturbedRun) {
 
 /// A run that fails each time does so once more than it is started again; a wrong call once.
 TEST_F(Restarts, AreCounted) {
-  const Outcome run = at_.sh("touch m.jsonl; " +
-                             call("--checkpoint c --restarts 2 --lr 1e30 --clip 0 --on-nan stop"));
+  const Outcome run =
+      at_.sh("touch m.jsonl; " +
+             call("--checkpoint c --restarts 2 --ranks 2 --lr 1e30 --clip 0 --on-nan stop"));
   EXPECT_EQ(run.status, 1) << describe(run);
   EXPECT_NE(run.err.find("restart 2 of 2"), std::string::npos) << describe(run);
   EXPECT_EQ(run.err.find("restart 3"), std::string::npos) << describe(run);
