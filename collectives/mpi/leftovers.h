@@ -15,8 +15,8 @@ struct LeftoverPlaces {
 LeftoverPlaces leftover_places();  // with TMPDIR
 
 /// Removes this user's of them that are nobody's: segments that no process maps, and folders whose
-/// launcher is no more. What is younger than two seconds stays, and so does everything where
-/// another user's processes cannot be looked at. Returns what was removed. Throws nothing.
+/// launcher is no more, as far as `processes` shows (not those of other containers that share the
+/// other two). What is younger than two seconds stays. Returns what was removed. Throws nothing.
 std::vector<std::string> sweep_leftovers(const LeftoverPlaces& places);
 
 }  // namespace shardrun::mpi

@@ -2,7 +2,6 @@
 #include "exec/executor.h"
 
 #include <algorithm>
-#include <exception>
 #include <variant>
 
 #include "exec/fused_kernel.h"

@@ -32,7 +32,8 @@ class FlightRecorders : public testing::Test {
   }
   Workspace at_;
   const std::string job_ =
-      "gpt.onnx --data text:text.txt --validation 0 --batch 4 --mesh 2 --flight-recorder f ";
+      "gpt.onnx --data text:text.txt --validation 0 --batch 4 --mesh 2 --planner dp "
+      "--flight-recorder f ";
 };
 
 TEST_F(FlightRecorders, KilledRanksLeaveTheirs) {

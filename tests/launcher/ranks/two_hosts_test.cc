@@ -45,19 +45,20 @@ class TwoHosts : public testing::Test {
   /// Trains, has `happens` happen once steps are reported, and waits until no process is left on
   /// either host. Gives the seconds that took.
   double ends_after(const std::string& happens, const std::string& flags, Outcome& run) {
-    run = at_->sh("rm -f m.jsonl; touch m.jsonl\n" +
-                  shardrun("gpt.onnx --data text:text.txt --batch 8 --validation 0 --steps "
-                           "10000000 --metrics m.jsonl " +
-                           flags) +
-                  " > out 2> err & pid=$!\n"
-                  "until [ $(wc -l < m.jsonl) -gt 5 ] || ! kill -0 $pid; do sleep 0.05; done\n"
-                  "date +%s.%N > begin\n" +
-                  happens +
-                  "\nwait $pid; status=$?\n"
-                  "until [ -z \"$(" +
-                  kHosts + "left " + name() +
-                  ")\" ]; do sleep 0.1; done\n"
-                  "date +%s.%N > end; cat err >&2; exit $status\n");
+    run = at_->sh(
+        "rm -f m.jsonl; touch m.jsonl\n" +
+        shardrun("gpt.onnx --data text:text.txt --batch 8 --planner dp --validation 0 --steps "
+                 "10000000 --metrics m.jsonl " +
+                 flags) +
+        " > out 2> err & pid=$!\n"
+        "until [ $(wc -l < m.jsonl) -gt 5 ] || ! kill -0 $pid; do sleep 0.05; done\n"
+        "date +%s.%N > begin\n" +
+        happens +
+        "\nwait $pid; status=$?\n"
+        "until [ -z \"$(" +
+        kHosts + "left " + name() +
+        ")\" ]; do sleep 0.1; done\n"
+        "date +%s.%N > end; cat err >&2; exit $status\n");
     return std::stod(at_->read("end")) - std::stod(at_->read("begin"));
   }
 
@@ -69,7 +70,8 @@ class TwoHosts : public testing::Test {
 /// Also by a slow link that loses messages.
 TEST_F(TwoHosts, LossesAreThoseOfOneHost) {
   const std::string job =
-      "gpt.onnx --data text:text.txt --batch 8 --steps 3 --validation 0 --mesh 4 --metrics ";
+      "gpt.onnx --data text:text.txt --batch 8 --steps 3 --validation 0 --mesh 4 --planner dp "
+      "--metrics ";
   const Outcome one = at_->shardrun(mpi(4), job + "one.jsonl");
   ASSERT_EQ(one.status, 0) << describe(one);
   const auto losses = [&](const std::string& file) {
