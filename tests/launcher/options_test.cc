@@ -362,9 +362,9 @@ TEST_F(Options, DescribedWeightsAreTheStoredOnes) {
   const TrainingRun stored = train(*at_, threads(1), "stored.onnx" + job);
   ASSERT_FALSE(stored.losses.empty());
   EXPECT_EQ(train(*at_, threads(1), "described.onnx" + job).loss_texts, stored.loss_texts);
-  const TrainingRun cut = train(
-      *at_, mpi(2),
-      "described.onnx" + job + " --arena " + std::to_string(stored.allocated.at(0) * 9 / 10));
+  const TrainingRun cut =
+      train(*at_, mpi(2),
+            "described.onnx" + job + " --arena " + std::to_string(stored.allocated.at(0) * 9 / 10));
   EXPECT_LE(largest_difference(cut, stored), 1e-4) << describe(cut.outcome);
 }
 

@@ -257,9 +257,8 @@ TEST_F(Training, Bf16IsCloseToF32) {
                     half = train(*at_, threads(1), job + " --dtype bf16");
   EXPECT_LE(largest_difference(half, full), 0.02) << describe(half.outcome);
   EXPECT_GT(largest_difference(half, full), 1e-6) << "bf16 computed as f32";
-  const TrainingRun cut =
-      train(*at_, mpi(2),
-            job + " --dtype bf16 --arena " + std::to_string(half.allocated.at(0) * 7 / 10));
+  const TrainingRun cut = train(
+      *at_, mpi(2), job + " --dtype bf16 --arena " + std::to_string(half.allocated.at(0) * 7 / 10));
   EXPECT_LE(largest_difference(cut, full), 0.02) << describe(cut.outcome);
 }
 

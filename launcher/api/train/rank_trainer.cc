@@ -152,6 +152,8 @@ StepReport RankTrainer::step(int64_t number, double lr) {
   if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
     const std::string why = why_not_finite(report);
     if (skipped_ >= may_skip_) throw Failure(Failure::Kind::run, why, true);
+    report.loss = shown(report.loss);
+    report.grad_norm = shown(report.grad_norm);
     report.skipped = str(why, "; the step is left out (", ++skipped_, " of ", may_skip_, ")");
   }
   return report;
