@@ -265,7 +265,7 @@ TEST(MicroBatches, ScarceMemoryScattersAsItAccumulates) {
   const TrainingPlan tight = make_plan(world, model, how);
   EXPECT_LT(held(tight), held(plenty));
   EXPECT_GT(tight.predicted_seconds(), plenty.predicted_seconds());
-  EXPECT_LE(tight.predicted_bytes()[0], how.memory_bytes);
+  EXPECT_LE(tight.predicted_bytes()[0], how.arena_bytes);
 }
 
 std::vector<double> losses(const File& file, const Kind& kind, int ranks, int count,
