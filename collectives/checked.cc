@@ -2,6 +2,7 @@
 #include "collectives/checked.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +12,8 @@ namespace shardrun {
 namespace {
 
 uint64_t mixed(uint64_t h, uint64_t with) { return (h ^ with) * 0x9e3779b97f4a7c15ull + 1; }
+
+constexpr uint64_t kNotNamed = 0;
 
 class CheckedCommunicator final : public Communicator {
  public:
@@ -91,7 +94,16 @@ class CheckedCommunicator final : public Communicator {
     }
   };
 
+  /// A group that was not split from another has the number that its first rank gives it.
+  void agree_on_group() {
+    static std::atomic<uint64_t> made{0};
+    uint64_t id = rank() == 0 ? ++made : 0;
+    inner_->broadcast(&id, sizeof id, 0);
+    group_ = id;
+  }
+
   void enter(const char* kind, int64_t bytes, Reduction op = Reduction::sum) {
+    if (group_ == kNotNamed) agree_on_group();
     ++calls_;
     Announced mine{calls_, bytes, static_cast<int64_t>(op), {}};
     std::strncpy(mine.kind, kind, sizeof mine.kind - 1);
@@ -119,7 +131,7 @@ class CheckedCommunicator final : public Communicator {
 
   const std::unique_ptr<Communicator> inner_;
   std::vector<int> ranks_;  // of the job
-  const uint64_t group_;
+  uint64_t group_;
   int64_t calls_ = 0;
   std::vector<Announced> all_;
   std::vector<int64_t> counts_;
@@ -128,7 +140,7 @@ class CheckedCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_checked(std::unique_ptr<Communicator> inner) {
-  return std::make_unique<CheckedCommunicator>(std::move(inner), 1);
+  return std::make_unique<CheckedCommunicator>(std::move(inner), kNotNamed);
 }
 
 }  // namespace shardrun
