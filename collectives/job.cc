@@ -30,6 +30,24 @@ void Job::set_places(std::vector<std::string> places) {
   places_ = std::move(places);
 }
 
+void Job::enters(int rank, const CheckedCall& call) {
+  checks_ = true;
+  const std::lock_guard lock(mutex_);
+  Entered& of = entered_[rank];
+  of.last = call;
+  of.calls[call.group] = call.number;
+}
+
+void Job::complete(int rank, LongWait& wait) const {
+  const std::lock_guard lock(mutex_);
+  const auto of = entered_.find(rank);
+  if (of == entered_.end()) return;
+  wait.call = to_string(of->second.last);
+  wait.group = of->second.last.group;
+  wait.number = of->second.last.number;
+  wait.entered.assign(of->second.calls.begin(), of->second.calls.end());
+}
+
 double WaitClock::tick(double timeout) { return timeout > 0 ? std::min(0.25, timeout / 8) : 0.25; }
 
 namespace {
@@ -45,10 +63,64 @@ std::string names_of(const Job& job, const std::vector<int>& ranks) {
   return out;
 }
 
+/// Has the rank that waits so entered call `number` of `group`? Then what comes from it is under
+/// way.
+bool has_entered(const LongWait& of, uint64_t group, int64_t number) {
+  return std::any_of(of.entered.begin(), of.entered.end(), [&](const auto& calls) {
+    return calls.first == group && calls.second >= number;
+  });
+}
+
 }  // namespace
 
+std::string to_string(const CheckedCall& call) {
+  constexpr size_t kMost = 8;
+  std::string out = str("call ", call.number, ", ", call.kind);
+  if (call.bytes > 0) out += str(" of ", call.bytes, " bytes");
+  if (call.ranks == nullptr) return out;
+  out += call.ranks->size() == 1 ? " of rank " : " between ranks ";
+  for (size_t i = 0; i < std::min(call.ranks->size(), kMost); ++i)
+    out += str(i == 0 ? "" : i + 1 == call.ranks->size() ? " and " : ", ", (*call.ranks)[i]);
+  if (call.ranks->size() > kMost) out += str(" and ", call.ranks->size() - kMost, " more");
+  return out;
+}
+
+void refuse_circle(Job& job, int self, const LongWait& wait) {
+  constexpr double kPatience = 0.2;  // who waits looks four times a second, and while it asks
+  struct Reached {
+    int rank;
+    size_t from;  // who waits for it
+    LongWait wait;
+  };
+  std::vector<Reached> all = {{self, 0, wait}};
+  std::set<int> asked = {self};
+  for (size_t at = 0; at < all.size(); ++at) {
+    std::vector<int> next;
+    for (const int rank : all[at].wait.missing) {
+      if (asked.insert(rank).second) next.push_back(rank);
+    }
+    const std::vector<std::optional<LongWait>> answers = job.ask(next, kPatience);
+    for (size_t i = 0; i < next.size(); ++i) {
+      const LongWait& waiter = all[at].wait;
+      if (!answers[i] || has_entered(*answers[i], waiter.group, waiter.number)) continue;
+      all.push_back({next[i], at, *answers[i]});
+      const std::vector<int>& missing = answers[i]->missing;
+      if (std::find(missing.begin(), missing.end(), self) == missing.end() ||
+          has_entered(wait, answers[i]->group, answers[i]->number))
+        continue;
+      std::string circle;
+      for (size_t place = all.size() - 1;; place = all[place].from) {
+        circle = str(job.name(all[place].rank), " waits in ", all[place].wait.call,
+                     circle.empty() ? "" : "; ", circle);
+        if (place == 0) break;
+      }
+      fail(ErrorKind::comm, "ranks wait for each other in different calls: ", circle);
+    }
+  }
+}
+
 std::string blame(Job& job, int self, const LongWait& wait, double timeout) {
-  const double patience = std::clamp(timeout, 0.5, 3.0);  // who waits looks four times a second
+  const double patience = std::clamp(timeout, 0.5, 1.25);  // who waits looks four times a second
   // Whom nobody who answers waits for any more.
   std::vector<int> next = wait.missing, silent;
   std::optional<std::pair<int, LongWait>> first;  // of the missing, one that waits itself

@@ -1,11 +1,14 @@
 // The ranks of a job: what errors call them, and who of them waits for whom.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace shardrun {
@@ -14,7 +17,23 @@ namespace shardrun {
 struct LongWait {
   std::string call;  // "all_reduce of 4096 bytes"
   std::vector<int> missing;
+  /// Where collectives are checked: the call's group and its number there, and how many calls of
+  /// each group the rank has entered.
+  uint64_t group = 0;
+  int64_t number = 0;
+  std::vector<std::pair<uint64_t, int64_t>> entered = {};
 };
+
+/// A call that is checked (collectives/checked.h), as the rank that enters it says it is.
+struct CheckedCall {
+  uint64_t group = 0;
+  int64_t number = 0;     // from 1, within the group
+  const char* kind = "";  // a literal
+  int64_t bytes = 0;
+  const std::vector<int>* ranks = nullptr;  // of the job; lives as long as the group
+};
+/// "call 17, all_reduce of 4096 bytes between ranks 0 and 1".
+std::string to_string(const CheckedCall& call);
 
 /// One for all communicators of a rank (all ranks, where they are threads of a process).
 class Job {
@@ -31,6 +50,12 @@ class Job {
   void set_hosts(std::vector<std::string> hosts);
   void set_places(std::vector<std::string> places);
 
+  /// `rank` enters a call that is checked. From the first on, long waits say of which call they are
+  /// (complete), and ranks that wait in a circle fail (refuse_circle).
+  void enters(int rank, const CheckedCall& call);
+  bool checks() const { return checks_; }
+  void complete(int rank, LongWait& wait) const;
+
   /// `rank` has waited for a while already. Called again and again by it as long as it waits, so
   /// that others hear of it; then done() once.
   virtual void waits(int rank, const LongWait& wait) = 0;
@@ -44,6 +69,12 @@ class Job {
  private:
   mutable std::mutex mutex_;
   std::vector<std::string> hosts_, places_;
+  struct Entered {
+    CheckedCall last;
+    std::map<uint64_t, int64_t> calls;  // by group
+  };
+  std::map<int, Entered> entered_;
+  std::atomic<bool> checks_ = false;
 };
 
 /// The end of a sentence that begins with "waited 5 s for ": who is missing, and where these wait
@@ -54,6 +85,11 @@ class Job {
 ///   calls
 /// `timeout`: seconds that were waited; no rank is asked for longer.
 std::string blame(Job& job, int self, const LongWait& wait, double timeout);
+
+/// Throws Error(comm) if rank `self` waits, by way of others, for itself: for a rank that has not
+/// entered the call yet, and cannot before one that waits, and so on, enters another. Names every
+/// call of the circle. Messages that are only slow make none.
+void refuse_circle(Job& job, int self, const LongWait& wait);
 
 /// A wait that lasts longer than a tick is reported to the job, again at each tick.
 class WaitClock {
@@ -77,7 +113,14 @@ class WaitClock {
     if (!job_ || std::chrono::duration<double>(now - last_).count() < every_) return;
     last_ = now;
     told_ = true;
-    job_->waits(rank_, wait());
+    LongWait now_waits = wait();
+    const bool checks = job_->checks();
+    if (checks) job_->complete(rank_, now_waits);
+    job_->waits(rank_, now_waits);
+    if (!checks) return;
+    given_up_ = true;  // if that throws, others of the circle are to find it, too
+    refuse_circle(*job_, rank_, now_waits);
+    given_up_ = false;
   }
 
  private:

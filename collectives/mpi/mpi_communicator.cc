@@ -15,6 +15,8 @@
 
 #include "base/processors.h"
 #include "base/shape.h"
+#include "collectives/mpi/guard.h"
+#include "collectives/mpi/leftovers.h"
 #include "collectives/mpi/mpi_job.h"
 #include "collectives/mpi/node.h"
 #include "collectives/reduce.h"
@@ -221,6 +223,7 @@ class MpiCommunicator : public MessageCommunicator {
   void set_timeout(double seconds) override { timeout_ = seconds; }
 
   void abort() noexcept override {
+    if (node_->is_one_of_several()) guard_launcher();
     MPI_Abort(MPI_COMM_WORLD, 1);
     std::_Exit(1);
   }
@@ -310,7 +313,12 @@ class MpiCommunicator : public MessageCommunicator {
       const Clock::time_point now = Clock::now();
       if (started == Clock::time_point{}) started = now;
       const double waited = std::chrono::duration<double>(now - started).count();
-      clock.look([&] { return long_wait(); });
+      try {
+        clock.look([&] { return long_wait(); });
+      } catch (const Error&) {
+        cancel();
+        throw;
+      }
       if (timeout_ > 0 && waited > timeout_) {
         clock.give_up();
         fail_timeout();
@@ -529,6 +537,8 @@ std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node) {
     // Open MPI spins inside its own calls (start, split, end) unless it knows that cores are
     // scarce.
     if (mpi::oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
+    if (mpi::env_int("OMPI_COMM_WORLD_LOCAL_RANK", -1) == 0)
+      mpi::sweep_leftovers(mpi::leftover_places());
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     SR_REQUIRE(

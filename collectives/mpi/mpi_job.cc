@@ -91,6 +91,11 @@ void MpiJob::serve() {
       sent.answer.missing_count = static_cast<int>(count);
       std::copy_n(wait_->missing.begin(), count, sent.answer.missing);
       wait_->call.copy(sent.answer.call, sizeof sent.answer.call - 1);
+      sent.answer.group = wait_->group;
+      sent.answer.number = wait_->number;
+      const auto groups = std::min(wait_->entered.size(), static_cast<size_t>(kMostGroups));
+      sent.answer.groups = static_cast<int>(groups);
+      std::copy_n(wait_->entered.begin(), groups, sent.answer.entered);
     }
     MPI_Isend(&sent.answer, sizeof sent.answer, MPI_BYTE, status.MPI_SOURCE, kAnswer, comm_,
               &sent.request);
@@ -126,6 +131,9 @@ std::vector<std::optional<LongWait>> MpiJob::ask(std::span<const int> ranks, dou
     LongWait& wait = out[static_cast<size_t>(asked - ranks.begin())].emplace();
     wait.call = answer.call;
     wait.missing.assign(answer.missing, answer.missing + answer.missing_count);
+    wait.group = answer.group;
+    wait.number = answer.number;
+    wait.entered.assign(answer.entered, answer.entered + answer.groups);
   }
   return out;
 }

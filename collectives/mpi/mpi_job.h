@@ -23,13 +23,17 @@ class MpiJob final : public Job {
 
  private:
   static constexpr int kQuestion = 1, kAnswer = 2;  // tags
-  static constexpr int kMostMissing = 16;
+  static constexpr int kMostMissing = 16, kMostGroups = 32;
   struct Answer {
     int serial = 0;
     int waits = 0;  // else it asks no more
     int missing_count = 0;
     int missing[kMostMissing] = {};
-    char call[96] = {};
+    char call[120] = {};
+    uint64_t group = 0;  // of LongWait
+    int64_t number = 0;
+    int groups = 0;
+    std::pair<uint64_t, int64_t> entered[kMostGroups] = {};
   };
   struct Sent {
     Answer answer;

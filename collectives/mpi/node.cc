@@ -85,6 +85,7 @@ Node::Node(MPI_Comm world, int ranks_per_node) : job_(std::make_shared<MpiJob>(w
   const int code = MPI_Allgather(&world_rank_, 1, MPI_INT, ranks.data(), 1, MPI_INT, node);
   MPI_Comm_free(&node);
   check(code, "MPI_Allgather");
+  one_of_several_ = size < job_->size();
   name_ = ranks[static_cast<size_t>(ranks_per_node > 0 ? rank - rank % ranks_per_node : 0)];
 }
 

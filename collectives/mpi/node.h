@@ -27,6 +27,8 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Each node's name: its first rank in the world.
   int name() const { return name_; }
   int world_rank() const { return world_rank_; }
+  /// Does the job have ranks on other machines?
+  bool is_one_of_several() const { return one_of_several_; }
 
   /// Collective over `comm`; its ranks of this node get memory that they can all reach, or, all of
   /// them, private memory and a reason. Throws out_of_memory.
@@ -55,6 +57,7 @@ class Node : public std::enable_shared_from_this<Node> {
   std::shared_ptr<Job> job_;
   int world_rank_ = 0;
   int name_ = 0;
+  bool one_of_several_ = false;
   int64_t made_ = 0;
   std::vector<Segment> segments_;  // in the order in which they were made, the same on each member
 };

@@ -9,6 +9,7 @@
 #include "annotations/annotated.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
+#include "base/process_memory.h"
 #include "error_context.h"
 #include "exec/data/data.h"
 #include "explain/analysis.h"
@@ -40,6 +41,8 @@ void check_numbers(const PlanRequest& request) {
              ", wanted 1 or more, or 0 for those that there are");
   SR_REQUIRE(request.memory_bytes >= 0, invalid_input, "--memory is ", request.memory_bytes,
              ", wanted 1 or more, or 0 for what there is");
+  SR_REQUIRE(request.arena_bytes >= 0, invalid_input, "--arena is ", request.arena_bytes,
+             ", wanted 1 or more, or 0 for what --memory leaves");
   SR_REQUIRE(request.solve_seconds >= 0 && std::isfinite(request.solve_seconds), invalid_input,
              "--plan-seconds is ", request.solve_seconds, ", wanted a number of at least 0");
 }
@@ -75,10 +78,23 @@ struct Limit {
 /// have, if it is here that they will run (`capacities`).
 Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
                    std::span<const DeviceCapacity> capacities) {
-  const int64_t wanted = request.memory_bytes > 0 ? request.memory_bytes : cluster.memory_bytes;
+  int64_t wanted = request.memory_bytes > 0 ? request.memory_bytes : cluster.memory_bytes;
+  std::string why;
+  int64_t process = 0;  // of the rank whose process takes most
+  for (const DeviceCapacity& rank : capacities) process = std::max(process, rank.process_bytes);
+  if (request.memory_bytes > 0 && process > 0) {
+    why = str("--memory ", wanted, " is of a rank's whole process, which takes ", process,
+              " besides its arena");
+    SR_REQUIRE(wanted > process, out_of_memory, why, "; give more");
+    wanted -= process;
+  }
+  if (request.arena_bytes > 0 && (wanted == 0 || request.arena_bytes < wanted)) {
+    wanted = request.arena_bytes;
+    why.clear();
+  }
   if (capacities.empty()) return {wanted, ""};
   ArenaLimit capacity = least_capacity(capacities, cluster);
-  if (wanted > 0 && wanted <= capacity.bytes) return {wanted, ""};
+  if (wanted > 0 && wanted <= capacity.bytes) return {wanted, std::move(why)};
   if (request.memory_bytes > 0) capacity.why += str("; --memory asks for ", request.memory_bytes);
   return {capacity.bytes, std::move(capacity.why)};
 }
@@ -374,6 +390,12 @@ PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, i
   return options;
 }
 
+int64_t asked_bytes(const PlanRequest& request) {
+  if (request.memory_bytes == 0 || request.arena_bytes == 0)
+    return request.memory_bytes + request.arena_bytes;
+  return std::min(request.memory_bytes, request.arena_bytes);
+}
+
 const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   return plan.recomputing ? *plan.recomputing : model.train;
 }
@@ -437,6 +459,8 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
       return std::string();
     });
     capacities = capacities_of_ranks(world);
+    if (backend().arenas_on_host) impl->process_limit = request.memory_bytes;
+    if (!world.impl().mpi) impl->process_ranks = world.size();
   }
   const std::string text = decide_on_rank0(world, [&] {
     choose_plan(world, model.impl(), request, ranks, capacities, *impl);
@@ -449,6 +473,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
     });
   }
   impl->held = describe_held(model.impl().train, impl->train);
+  trim_heap();  // of what the search took
   return TrainingPlan(std::move(impl));
 }
 
@@ -467,7 +492,8 @@ PlannedModel read_planned_model(const std::string& plan_file) {
 Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
                 const PlanRequest& request, const std::function<void(PlanOptions&)>& change) {
   Measures measures(model, plan.cluster);
-  const int64_t limit = request.memory_bytes > 0 ? request.memory_bytes : plan.request.memory_bytes;
+  const int64_t asked = asked_bytes(request);
+  const int64_t limit = asked > 0 ? asked : plan.request.memory_bytes;
   PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
   options.planner = plan.train.planner;
   options.requests = plan.request.shard;
@@ -504,7 +530,11 @@ std::string TrainingPlan::summary() const {
                     ", communication ", two(plan.comm_seconds), hidden_text(plan), ")"));
   std::string cluster = "cluster " + impl_->cluster.name;
   if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
-  if (impl_->memory_limit > 0) cluster += "; memory limit of a rank " + mib(impl_->memory_limit);
+  if (impl_->memory_limit > 0) {
+    cluster += "; memory limit of a rank " +
+               mib(impl_->process_limit > 0 ? impl_->process_limit : impl_->memory_limit);
+    if (impl_->process_limit > 0) cluster += ", of its arena " + mib(impl_->memory_limit);
+  }
   out += wrapped(indent, cluster);
   const ModelOptions& planned = impl_->origin.options;
   if (planned.accumulate.value_or(1) > 1) {

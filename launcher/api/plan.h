@@ -25,7 +25,9 @@ struct TrainingPlan::Impl {
   std::vector<HintOutcome> hints;  // as the planner left them, also of a plan from a file
   std::vector<MeshTrial> meshes;   // --mesh auto: what was tried, by this process
   Cluster cluster;                 // as a job of so many ranks sees it
-  int64_t memory_limit = 0;        // of a rank; 0: none
+  int64_t memory_limit = 0;        // of a rank's arena; 0: none
+  int64_t process_limit = 0;       // of a rank's process, where it runs on CPUs here; 0: none
+  int process_ranks = 1;           // ranks that share a process
   double import_seconds = 0;       // of the model, processor time
   double planning_seconds = 0;     // of this process's planning without discovery, processor time
   std::vector<int64_t> bytes;      // arena of each rank
@@ -37,6 +39,9 @@ struct TrainingPlan::Impl {
   std::string recomputed;  // what is computed again and what that costs and saves; "": nothing
   std::string held;        // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
+
+/// The least of the limits that were asked for; 0: none.
+int64_t asked_bytes(const PlanRequest& request);
 
 /// The step that the plan is for.
 const Graph& step_of(const Model::Impl& model, const TrainingPlan::Impl& plan);

@@ -50,7 +50,7 @@ struct PlanSession::Impl {
     search.emplace(model.impl().train, mesh, cluster, options, rules);
     GameOptions game_rules;
     game_rules.arguments_only = planner_named(request.planner) == PlannerKind::mcts_arguments;
-    game_rules.memory_limit = request.memory_bytes > 0   ? request.memory_bytes
+    game_rules.memory_limit = asked_bytes(request) > 0   ? asked_bytes(request)
                               : cluster.memory_bytes > 0 ? cluster.memory_bytes
                                                          : kAnyBytes;
     table = search->table(game_rules);

@@ -37,6 +37,7 @@ struct Stage {
 PlanRequest of_tactics(PlanRequest request) {
   request.strict = false;
   request.memory_bytes = kNoLimit;
+  request.arena_bytes = 0;
   if (request.planner == "auto") request.planner = "propagate";
   return request;
 }

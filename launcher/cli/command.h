@@ -25,6 +25,8 @@ struct Command {
   /// One of the two, which returns the exit status: on a World, or without one.
   std::function<int(World& world, Arguments& args)> run = nullptr;
   std::function<int(Arguments& args)> run_alone = nullptr;
+  /// In place of `run`, where it gives a status: does the call by other processes. Null: never.
+  std::function<std::optional<int>(Arguments& args)> delegate = nullptr;
   /// Before there is a World. Null: nothing to do.
   std::function<void(Arguments& args)> prepare = nullptr;
 };

@@ -24,6 +24,7 @@ World make_world(const Arguments& args) {
   World world = args.ranks ? World::threads(*args.ranks) : World::launched();
   if (args.threads) world.use_threads(*args.threads);
   if (args.timeout) world.use_timeout(*args.timeout);
+  if (!args.check.empty()) world.check_collectives();
   return world;
 }
 
@@ -34,6 +35,15 @@ void part_resume_from_model(std::vector<std::string>& words) {
     if (words[i] == "--resume" && words[i + 1].ends_with(".onnx") &&
         !std::filesystem::is_directory(words[i + 1], error))
       std::swap(words[i], words[i + 1]);
+  }
+}
+
+/// "--on-nan skip 3": one value.
+void join_skip(std::vector<std::string>& words) {
+  for (size_t i = 0; i + 2 < words.size(); ++i) {
+    if (words[i] != "--on-nan" || words[i + 1] != "skip") continue;
+    words[i + 1] += " " + words[i + 2];
+    words.erase(words.begin() + static_cast<std::ptrdiff_t>(i) + 2);
   }
 }
 
@@ -138,6 +148,7 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
                                  [&](const Command& command) { return words[0] == command.name; });
   if (!named) words.insert(words.begin(), "train");
   part_resume_from_model(words);
+  join_skip(words);
   args_.words = words;
   try {
     parse_words(words);
@@ -181,9 +192,11 @@ void Call::check() const {
 int Call::run() {
   if (!is_asked_on_all() && !is_first_process()) return 0;  // work for one
   for (const Command& command : commands_) {
-    if (!command.run_alone || !is_asked(command)) continue;
+    if (!is_asked(command)) continue;
     try {
-      return command.run_alone(args_);
+      if (command.run_alone) return command.run_alone(args_);
+      const std::optional<int> status = command.delegate ? command.delegate(args_) : std::nullopt;
+      if (status) return *status;
     } catch (const Failure& e) {
       if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
       return e.status();

@@ -29,7 +29,7 @@ CLI::Option* bind_flag(CLI::App& app, Arguments& args, const OptionRow& row, T& 
   switch (row.text) {
     case FlagText::value: break;
     case FlagText::sizes: return app.add_option(flag, args.dims, help)->allow_extra_args(false);
-    case FlagText::bytes: return app.add_option(flag, args.memory, help);
+    case FlagText::bytes: return app.add_option(flag, args.bytes[flag], help);
     case FlagText::count_or_auto: return app.add_option(flag, args.accumulate, help);
     case FlagText::seed: return app.add_option(flag, args.train.seed, help);
     case FlagText::folder_or_none:

@@ -63,6 +63,9 @@ void add_timeout_option(CLI::App& app, Arguments& args) {
   app.add_option("--timeout", args.timeout,
                  "End the job when a rank has waited so many seconds for others; 0: never "
                  "(default: 600)");
+  app.add_option("--check", args.check,
+                 "collectives: ranks compare each collective before they make it; where they "
+                 "differ, both sides are named within a second (docs/output.md)");
 }
 
 }  // namespace
@@ -127,6 +130,11 @@ void add_checkpoint_options(CLI::App& app, Arguments& args) {
   add_group(app, args, OptionGroup::checkpoint);
   app.add_option("--checkpoint-on-signal", args.checkpoint_signal,
                  "Write a checkpoint, and go on, when this signal comes, such as USR1");
+  app.add_option("--restarts", args.restarts,
+                 "Where the run fails start it again from the newest checkpoint, so many times");
+  app.add_option("--mpirun", args.mpirun,
+                 "--restarts: the command that starts the ranks each time, such as "
+                 "'mpirun -np 8'");
 }
 
 void add_output_options(CLI::App& app, Arguments& args) {
@@ -217,6 +225,8 @@ void finish_arguments(Arguments& args) {
          "1 or more");
   wanted(!args.timeout || (*args.timeout >= 0 && std::isfinite(*args.timeout)), "--timeout",
          std::to_string(args.timeout.value_or(0)), "a number of at least 0");
+  wanted(args.check.empty() || args.check == "collectives", "--check", "'" + args.check + "'",
+         "collectives");
   if (!args.device.empty()) use_device(args.device);
   const double seconds = args.plan.solve_seconds;
   wanted(seconds >= 0 && std::isfinite(seconds), "--plan-seconds", std::to_string(seconds),
@@ -228,6 +238,10 @@ void finish_arguments(Arguments& args) {
   if (!args.resume.empty()) args.train.resume = args.resume[0];
   args.plan.checkpoints = !args.train.checkpoint.empty();
   signal_named(args.checkpoint_signal);
+  wanted(!args.restarts || *args.restarts >= 0, "--restarts",
+         std::to_string(args.restarts.value_or(0)), "a number of at least 0");
+  wanted(args.mpirun.empty() || args.restarts.has_value(), "--mpirun", args.mpirun,
+         "--restarts with it");
   wanted(args.checkpoint_signal.empty() || args.plan.checkpoints, "--checkpoint-on-signal",
          args.checkpoint_signal, "--checkpoint with it");
   if (args.accumulate == "auto") {
@@ -240,7 +254,10 @@ void finish_arguments(Arguments& args) {
   }
   args.model_options.data = args.train.data;
   args.model_options.sort_edges = args.train.sort_edges;
-  if (!args.memory.empty()) args.plan.memory_bytes = parse_bytes(args.memory, "--memory");
+  for (const auto& [flag, text] : args.bytes) {
+    if (text.empty()) continue;
+    (flag == "--arena" ? args.plan.arena_bytes : args.plan.memory_bytes) = parse_bytes(text, flag);
+  }
   args.plan.seed = args.model_options.seed = args.train.seed;
 }
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "shardrun/shardrun.h"
 
@@ -10,11 +13,11 @@ namespace shardrun::cli {
 /// What the user asked for, before any World exists.
 struct Arguments {
   std::string model;
-  std::optional<int> ranks;       // --ranks N: threads of this process
-  std::optional<int> threads;     // --threads N: of each rank's kernels
-  std::vector<std::string> dims;  // NAME=SIZE
-  std::string accumulate;         // a number, or auto
-  std::string memory;             // 16GiB
+  std::optional<int> ranks;                  // --ranks N: threads of this process
+  std::optional<int> threads;                // --threads N: of each rank's kernels
+  std::vector<std::string> dims;             // NAME=SIZE
+  std::string accumulate;                    // a number, or auto
+  std::map<std::string, std::string> bytes;  // by flag: 16GiB
   bool verbose = false;
   std::vector<std::string> words;  // of the call, for people who are to repeat it
   std::string recipe;              // what the model's file adds to the call, for people
@@ -28,6 +31,9 @@ struct Arguments {
   std::string checkpoint_signal;    // --checkpoint-on-signal
   std::string device;               // --device
   std::optional<double> timeout;
+  std::string check;                // --check
+  std::optional<int64_t> restarts;  // --restarts
+  std::string mpirun;               // --mpirun: what starts the ranks of each of them
 };
 
 /// "16GiB", "512MiB", "1.5GB", "1000000". Throws Failure(call) naming `flag`.

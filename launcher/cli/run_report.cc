@@ -53,7 +53,9 @@ void RunReport::finish(const TrainReport& report) {
   const std::lock_guard lock(mutex_);
   json_["first_step"] = report.first_step;
   json_["allocated_bytes"] = report.allocated_bytes;
+  json_["process_bytes"] = report.process_bytes;
   json_["seconds"] = report.seconds;
+  if (report.skipped > 0) json_["skipped"] = report.skipped;
   if (report.bigram_entropy) {
     json_["unigram_entropy"] = *report.unigram_entropy;
     json_["bigram_entropy"] = *report.bigram_entropy;

@@ -7,6 +7,7 @@
 #include "command.h"
 #include "loaded.h"
 #include "report.h"
+#include "restarts.h"
 #include "run_report.h"
 #include "signals.h"
 
@@ -155,6 +156,10 @@ Command train_command() {
       .takes_recipe = true,
       .add_options = add_training_options,
       .run = run_or_leave,
+      .delegate = [](Arguments& args) -> std::optional<int> {
+        if (!args.restarts) return std::nullopt;
+        return run_with_restarts(args);
+      },
       .prepare = [](Arguments& args) { stop_on_signals(signal_named(args.checkpoint_signal)); }};
 }
 

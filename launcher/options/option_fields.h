@@ -331,10 +331,18 @@ inline constexpr auto kPlanRequest = std::make_tuple(
           {.flag = "--memory",
            .name = "memory_bytes",
            .help = "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices "
-                   "have); where it runs no more than its share of the machine or GPU",
+                   "have); where it runs no more than its share of the machine or GPU, and on CPUs "
+                   "of all that its process takes",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame,
            .text = FlagText::bytes}),
+    field(&PlanRequest::arena_bytes, {.flag = "--arena",
+                                      .name = "arena_bytes",
+                                      .help = "Limit of a rank's arena alone, which holds all "
+                                              "tensors (default: what --memory leaves)",
+                                      .group = OptionGroup::machine,
+                                      .use = kSame,
+                                      .text = FlagText::bytes}),
     field(&PlanRequest::cluster,
           {.flag = "--cluster",
            .name = "cluster",
@@ -515,7 +523,22 @@ inline constexpr auto kTrainOptions = std::make_tuple(
            .help = "Record the last so many steps, and batches of validation (default 10)",
            .group = OptionGroup::profile,
            .use = kSame,
-           .text = FlagText::given}));
+           .text = FlagText::given}),
+    field(&TrainOptions::flight_recorder,
+          {.flag = "--flight-recorder",
+           .name = "flight_recorder",
+           .help = "Keep what each rank does, the last 64 steps of its program, in a file of this "
+                   "folder, which a failed or killed run leaves",
+           .group = OptionGroup::profile,
+           .use = kSame}),
+    field(&TrainOptions::on_nan,
+          {.flag = "--on-nan",
+           .name = "on_nan",
+           .help = "Where a step's loss or gradients are not finite: stop, or skip N: leave the "
+                   "step out, N times at most; both name the first such value and its rank",
+           .group = OptionGroup::train,
+           .use = kSame,
+           .shows_default = true}));
 
 template <class Options>
 constexpr const auto& option_fields() {

@@ -2,10 +2,10 @@
 #include "exec/executor.h"
 
 #include <algorithm>
-#include <exception>
 #include <variant>
 
 #include "exec/fused_kernel.h"
+#include "exec/read_pieces.h"
 #include "exec/side_stream.h"
 #include "exec/sum_call.h"
 
@@ -60,51 +60,6 @@ const Binding* find_in(const std::vector<Binding>& bindings, std::string_view na
     if (b.name == name) return &b;
   }
   return nullptr;
-}
-
-/// Some rows of a persistent value's shard, and where they go.
-struct Piece {
-  const Binding* binding;
-  Box box;
-  char* to;
-};
-
-/// Random numbers take long enough to make them on all threads, some rows each.
-void add_pieces(const Binding& b, const TensorView& shard, char* to, std::vector<Piece>& pieces) {
-  if (b.source.kind != Source::Kind::normal || b.box.empty()) {
-    pieces.push_back({&b, b.box, to});
-    return;
-  }
-  constexpr int64_t kElements = int64_t{1} << 18;
-  const Range all = b.box[0];
-  const int64_t row = shard.count() / all.size, rows = std::max<int64_t>(1, kElements / row);
-  for (int64_t first = 0; first < all.size; first += rows) {
-    Piece piece{&b, b.box, to + first * row * size_of(shard.type.dtype)};
-    piece.box[0] = {all.begin + first, std::min(rows, all.size - first)};
-    pieces.push_back(std::move(piece));
-  }
-}
-
-/// On the threads of the calling rank. Of several failures throws the first piece's.
-void read_pieces(const std::vector<Piece>& pieces, uint64_t seed) {
-  std::exception_ptr failure;
-  size_t failed = pieces.size();
-#pragma omp parallel for schedule(dynamic)
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const Binding& b = *pieces[i].binding;
-    std::exception_ptr mine;
-    try {
-      read_source(b.source, b.global, pieces[i].box, seed, pieces[i].to);
-    } catch (const Error& e) {
-      mine = std::make_exception_ptr(e.with_context(str("'", b.name, "'")));
-    } catch (...) {
-      mine = std::current_exception();
-    }
-    if (!mine) continue;
-#pragma omp critical
-    if (i < failed) failed = i, failure = mine;
-  }
-  if (failure) std::rethrow_exception(failure);
 }
 
 /// "node 'h.0/qkv'", or of what moves between ranks "value 'h.0/out'".
@@ -347,7 +302,7 @@ void Executor::plan_waits() {
 void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&)>& which) {
   constexpr int64_t kMostBeside = int64_t{64} << 20;
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
-  std::vector<Piece> pieces;
+  std::vector<ValuePiece> pieces;
   std::vector<std::pair<TensorView, Tensor>> shards;
   int64_t bytes_beside = 0;
   const auto fill = [&] {
@@ -400,7 +355,7 @@ void Executor::run_update() { run(Phase::update); }
 /// The first run of a phase goes step by step: libraries make up their minds then. After it the
 /// device may note the work and do it at one call.
 void Executor::run(Phase phase) {
-  const bool plain = hook_ || timeline_;
+  const bool plain = hook_ || timeline_ || flight_;
   if (!plain && recorded_.count(phase) == 0 && warm_.count(phase) != 0) {
     const bool recordable = recordable_.count(phase) != 0;
     recorded_[phase] = recordable ? device_.record([&] { run_steps(phase); }) : nullptr;
@@ -473,10 +428,12 @@ void Executor::run_steps(Phase phase) {
     const Ready& ready = ready_[s];
     if (ready.phase != phase) continue;
     on_side = on_side || ready.group != nullptr;
-    size_t count = 1;
-    if (const auto fused = fused_.find(s); fused != fused_.end() && !hook_) {
+    const auto fused = fused_.find(s);
+    const bool as_one = fused != fused_.end() && !hook_;
+    const size_t count = as_one ? fused->second.size : 1;
+    if (flight_ != nullptr) flight_->runs(flight_lines_, s, count);
+    if (as_one) {
       run_fused(s, fused->second);
-      count = fused->second.size;
     } else {
       run_step(s);
     }
@@ -500,6 +457,11 @@ void Executor::tell_times() {
     if (ready_[t.step].group != nullptr) comm_seconds_ += end - begin;
     if (timeline_) timeline_->add(t.step, t.count, begin, end);
   }
+}
+
+void Executor::record(FlightRecorder* flight, const std::string& part) {
+  flight_ = flight;
+  if (flight != nullptr) flight_lines_ = FlightRecorder::lines(program_, part);
 }
 
 const Binding* Executor::scalar(std::string_view name) const {

@@ -13,6 +13,7 @@
 #include "collectives/communicator.h"
 #include "device/device.h"
 #include "exec/collective_step.h"
+#include "exec/flight_recorder.h"
 #include "exec/timeline.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"
@@ -110,6 +111,9 @@ class Executor {
 
   /// From now on tells `timeline` when each step ran; null: no more.
   void record(Timeline* timeline) { timeline_ = timeline; }
+  /// From now on writes each step there before it runs, as of `part`; null: no more. Work that a
+  /// device could note is then asked for step by step.
+  void record(FlightRecorder* flight, const std::string& part);
 
   /// Returns false if the program has no such scalar (a model without dropout has no random_step).
   bool set_scalar(std::string_view name, double value);
@@ -200,6 +204,8 @@ class Executor {
   double comm_seconds_ = 0;
   StepHook hook_;
   Timeline* timeline_ = nullptr;
+  FlightRecorder* flight_ = nullptr;
+  FlightRecorder::Lines flight_lines_;
 };
 
 }  // namespace shardrun

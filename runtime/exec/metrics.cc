@@ -28,6 +28,7 @@ std::string to_json(const StepMetrics& metrics) {
   if (metrics.samples_per_s) line["samples_per_s"] = *metrics.samples_per_s;
   line["comm_ms"] = metrics.comm_ms;
   line["peak_bytes"] = metrics.peak_bytes;
+  if (metrics.skipped) line["skipped"] = true;
   return line.dump();
 }
 

@@ -19,6 +19,7 @@ struct StepMetrics {
   std::optional<double> samples_per_s;
   double comm_ms = 0;      // of step_ms, in collectives, on this rank
   int64_t peak_bytes = 0;  // arena bytes of this rank
+  bool skipped = false;    // nothing was updated
 };
 
 /// One validation. `accuracy` where the model has classes; the rest in a run's last line only,

@@ -197,7 +197,7 @@ TEST_F(Graphs, MeshesAgree) {
     ASSERT_EQ(alone.losses.size(), 12u);
     EXPECT_LT(alone.losses.back(), alone.losses.front()) << describe(alone.outcome);
     const std::string less =
-        " --memory " + std::to_string(static_cast<int64_t>(0.9 * alone.allocated.at(0)));
+        " --arena " + std::to_string(static_cast<int64_t>(0.9 * alone.allocated.at(0)));
     const Ranks two = std::string(model) == "dropout" ? mpi(2) : threads(2);
     for (const auto& [ranks, flags] : std::vector<std::pair<Ranks, std::string>>{
              {two, less},

@@ -170,7 +170,7 @@ TEST_F(Options, ModelsWithoutTokensCountSamples) {
   EXPECT_FALSE(one.evals.empty());
   const TrainingRun two = train(*at_, mpi(2),
                                 "mlp.onnx --loss mse --data npy:x=x.npy,target=y.npy --batch 6 "
-                                "--steps 40 --lr 0.02 --memory " +
+                                "--steps 40 --lr 0.02 --arena " +
                                     std::to_string(one.allocated.at(0) - 1));
   EXPECT_LE(largest_difference(two, one), 1e-4) << describe(two.outcome);
 }
@@ -208,7 +208,7 @@ TEST_F(Options, FrozenWeightsHaveNoState) {
 }
 
 TEST_F(Options, MemoryIsObeyedOrRefusedWithNumbers) {
-  const Outcome refused = at_->shardrun(mpi(2), "gpt.onnx --batch 8 --memory 100KiB");
+  const Outcome refused = at_->shardrun(mpi(2), "gpt.onnx --batch 8 --arena 100KiB");
   EXPECT_EQ(refused.status, 2) << describe(refused);
   EXPECT_EQ(messages(refused), 1) << describe(refused);
   const int64_t needed = number_after(message(refused), "needs ");
@@ -218,7 +218,7 @@ TEST_F(Options, MemoryIsObeyedOrRefusedWithNumbers) {
 
   // What the refusal asks for is enough, and is kept to by every rank.
   const TrainingRun run =
-      train(*at_, mpi(2), "gpt.onnx --batch 8 --steps 2 --memory " + std::to_string(needed));
+      train(*at_, mpi(2), "gpt.onnx --batch 8 --steps 2 --arena " + std::to_string(needed));
   ASSERT_EQ(run.allocated.size(), 2u);
   for (int64_t bytes : run.allocated) EXPECT_LE(bytes, needed) << describe(run.outcome);
   const TrainingRun alone = train(*at_, threads(1), "gpt.onnx --batch 8 --steps 2");
@@ -247,7 +247,7 @@ TEST_F(Options, PlansInFiles) {
   const Outcome planned = at_->shardrun(ask + " --mesh 2x2 -o p.json");
   ASSERT_EQ(planned.status, 0) << describe(planned);
   const TrainingRun from_file = train(*at_, mpi(4), job + " --plan p.json");
-  const TrainingRun searched = train(*at_, mpi(4), job + " --mesh 2x2 --memory 600KB");
+  const TrainingRun searched = train(*at_, mpi(4), job + " --mesh 2x2 --arena 600KB");
   EXPECT_EQ(from_file.loss_texts, searched.loss_texts);
   EXPECT_EQ(from_file.predicted, searched.predicted);
   EXPECT_FALSE(from_file.losses.empty());
@@ -362,9 +362,9 @@ TEST_F(Options, DescribedWeightsAreTheStoredOnes) {
   const TrainingRun stored = train(*at_, threads(1), "stored.onnx" + job);
   ASSERT_FALSE(stored.losses.empty());
   EXPECT_EQ(train(*at_, threads(1), "described.onnx" + job).loss_texts, stored.loss_texts);
-  const TrainingRun cut = train(
-      *at_, mpi(2),
-      "described.onnx" + job + " --memory " + std::to_string(stored.allocated.at(0) * 9 / 10));
+  const TrainingRun cut =
+      train(*at_, mpi(2),
+            "described.onnx" + job + " --arena " + std::to_string(stored.allocated.at(0) * 9 / 10));
   EXPECT_LE(largest_difference(cut, stored), 1e-4) << describe(cut.outcome);
 }
 

@@ -20,7 +20,7 @@ struct Way {
 std::string flags_of(const Way& way, const TrainingRun& alone) {
   std::string flags = std::string(" ") + way.flags;
   if (way.memory > 0) {
-    flags += " --recompute never --memory " +
+    flags += " --recompute never --arena " +
              std::to_string(
                  static_cast<int64_t>(way.memory * static_cast<double>(alone.allocated.at(0))));
   }
@@ -197,7 +197,7 @@ TEST_F(Training, OtherOptimizersAgree) {
 
 TEST_F(Training, RepeatsBitForBit) {
   const std::string jobs[] = {
-      "uneven.onnx --data tokens:tokens.bin --batch 5 --steps 50 --memory 330KB --mesh 2x2",
+      "uneven.onnx --data tokens:tokens.bin --batch 5 --steps 50 --arena 330KB --mesh 2x2",
       "dropout.onnx --batch 4 --steps 20 --seed 7"};
   for (const std::string& job : jobs) {
     for (const Ranks ranks : {mpi(4), threads(4)}) {
@@ -210,7 +210,7 @@ TEST_F(Training, RepeatsBitForBit) {
 
 /// The communicators add in the same order.
 TEST_F(Training, ThreadsAndProcessesGiveTheSameBits) {
-  const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 30 --memory 900KB";
+  const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 30 --arena 900KB";
   EXPECT_EQ(train(*at_, mpi(2), job).loss_texts, train(*at_, threads(2), job).loss_texts);
 }
 
@@ -257,9 +257,8 @@ TEST_F(Training, Bf16IsCloseToF32) {
                     half = train(*at_, threads(1), job + " --dtype bf16");
   EXPECT_LE(largest_difference(half, full), 0.02) << describe(half.outcome);
   EXPECT_GT(largest_difference(half, full), 1e-6) << "bf16 computed as f32";
-  const TrainingRun cut =
-      train(*at_, mpi(2),
-            job + " --dtype bf16 --memory " + std::to_string(half.allocated.at(0) * 7 / 10));
+  const TrainingRun cut = train(
+      *at_, mpi(2), job + " --dtype bf16 --arena " + std::to_string(half.allocated.at(0) * 7 / 10));
   EXPECT_LE(largest_difference(cut, full), 0.02) << describe(cut.outcome);
 }
 

@@ -15,6 +15,7 @@
 #include "graph/passes/training.h"
 #include "graph/passes/training_step.h"
 #include "ranks/backend.h"
+#include "ranks/process_limit.h"
 #include "ranks/world.h"
 #include "user_op/user_op.h"
 
@@ -151,10 +152,23 @@ Graph forward_graph(const ForwardRequest& request) {
   return std::move(build_forward(request, false)->train);
 }
 
+namespace {
+
+/// A rank's program, for which its process has memory.
+Program program_that_fits(RankDevice& on, const Model::Impl& model,
+                          const TrainingPlan::Impl& plan) {
+  Program program = compile_for_rank(model, plan, on.comm().rank()).train;
+  require_process_fits(on.comm().host(), plan.process_limit, program.arena_bytes,
+                       plan.process_ranks);
+  return program;
+}
+
+}  // namespace
+
 ForwardRank::ForwardRank(RankDevice& on, const Model::Impl& model, const TrainingPlan::Impl& plan,
                          const Resumed* trained)
     : host_(on.comm().host()),
-      executor_(compile_for_rank(model, plan, on.comm().rank()).train, backend().kernels, on.comm(),
+      executor_(program_that_fits(on, model, plan), backend().kernels, on.comm(),
                 model.options.seed, nullptr, /*initialise=*/trained == nullptr, on.device()) {
   if (trained == nullptr) return;
   executor_.initialise(model.options.seed,

@@ -23,10 +23,12 @@ ArenaLimit least_capacity(std::span<const DeviceCapacity> of_ranks, const Cluste
     int64_t libraries = 0;
     if (mine.libraries)
       libraries = cluster.library_bytes + (connected ? cluster.communicator_bytes : 0);
-    const int64_t bytes = mine.bytes / ranks - libraries;
+    const int64_t bytes = mine.bytes / ranks - libraries - mine.process_bytes;
     std::string why = str(mine.device, " has ", mine.bytes, " bytes free for ", ranks,
                           ranks == 1 ? " rank" : " ranks");
     if (libraries > 0) why += str(", of which libraries take ", libraries, " of each");
+    if (mine.process_bytes > 0)
+      why += str(", of which the process takes ", mine.process_bytes, " of each");
     SR_REQUIRE(bytes > 0, out_of_memory, why, ": nothing is left for weights");
     if (out.why.empty() || bytes < out.bytes) out = {bytes, std::move(why)};
   }
@@ -36,7 +38,7 @@ ArenaLimit least_capacity(std::span<const DeviceCapacity> of_ranks, const Cluste
 std::vector<DeviceCapacity> gather_capacities(Communicator& host, const DeviceCapacity& mine) {
   struct Sent {
     std::array<char, 256> device, id;
-    int64_t bytes;
+    int64_t bytes, process_bytes;
     bool libraries;
   };
   const auto text = [](const std::string& from) {
@@ -44,12 +46,13 @@ std::vector<DeviceCapacity> gather_capacities(Communicator& host, const DeviceCa
     std::copy_n(from.begin(), std::min(from.size(), out.size() - 1), out.begin());
     return out;
   };
-  const Sent sent{text(mine.device), text(mine.id), mine.bytes, mine.libraries};
+  const Sent sent{text(mine.device), text(mine.id), mine.bytes, mine.process_bytes, mine.libraries};
   std::vector<Sent> all(static_cast<size_t>(host.size()));
   host.all_gather(&sent, all.data(), std::vector<int64_t>(all.size(), sizeof sent), DType::u8);
   std::vector<DeviceCapacity> out;
   for (const Sent& of : all)
-    out.push_back({of.device.data(), {of.id.data(), of.id.size()}, of.bytes, of.libraries});
+    out.push_back(
+        {of.device.data(), {of.id.data(), of.id.size()}, of.bytes, of.libraries, of.process_bytes});
   return out;
 }
 
@@ -65,7 +68,9 @@ std::vector<DeviceCapacity> capacities_of_ranks(World& world) {
   run_ranks(world, [&](Communicator& comm) {
     const std::unique_ptr<RankDevice> on = backend().open(comm);
     comm.barrier();  // all have
-    std::vector<DeviceCapacity> all = gather_capacities(comm, on->capacity());
+    DeviceCapacity mine = on->capacity();
+    if (!world.impl().mpi) mine.process_bytes /= world.size();
+    std::vector<DeviceCapacity> all = gather_capacities(comm, mine);
     const std::lock_guard lock(mutex);
     out = std::move(all);
   });

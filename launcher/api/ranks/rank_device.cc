@@ -9,6 +9,7 @@
 
 #include "base/control_group.h"
 #include "base/error.h"
+#include "ranks/process_limit.h"
 
 namespace shardrun {
 
@@ -20,10 +21,15 @@ DeviceCapacity host_capacity() {
       sysinfo(&info) == 0 ? static_cast<int64_t>(info.totalram) * info.mem_unit : int64_t{1} << 40;
   const std::string machine = str("machine ", name.data());
   const std::optional<GroupLimit> limit = memory_limit();
-  if (!limit || limit->amount >= static_cast<double>(bytes))
-    return {machine, name.data(), bytes, false};
+  if (!limit || limit->amount >= static_cast<double>(bytes)) return {machine, name.data(), bytes};
   return {str("the container or control group on ", machine), str("group ", limit->group),
-          static_cast<int64_t>(limit->amount), false};
+          static_cast<int64_t>(limit->amount)};
+}
+
+DeviceCapacity HostRank::capacity() const {
+  DeviceCapacity out = host_capacity();
+  out.process_bytes = expected_process_bytes();
+  return out;
 }
 
 }  // namespace shardrun

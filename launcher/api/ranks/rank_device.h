@@ -19,6 +19,9 @@ struct DeviceCapacity {
   std::string id;          // equal for ranks that share it
   int64_t bytes = 0;       // for all that do
   bool libraries = false;  // of these, some are taken by libraries later: Cluster::library_bytes
+  /// Of these, what the rank's process takes besides its arena (ranks/process_limit.h). Threads of
+  /// one process divide it.
+  int64_t process_bytes = 0;
 };
 
 /// One rank's device, and the communicator of all ranks for memory of it.
@@ -46,7 +49,7 @@ class HostRank final : public RankDevice {
   explicit HostRank(Communicator& host) : host_(host) {}
   Device& device() override { return host_device(); }
   Communicator& comm() override { return host_; }
-  DeviceCapacity capacity() const override { return host_capacity(); }
+  DeviceCapacity capacity() const override;
 
  private:
   Communicator& host_;

@@ -1,6 +1,8 @@
 // Threads that wait for the next call, and who failed first.
 #include "ranks/ranks.h"
 
+#include "collectives/checked.h"
+
 namespace shardrun {
 
 Ranks::Ranks(World& world) : world_(world.impl()) {
@@ -9,7 +11,8 @@ Ranks::Ranks(World& world) : world_(world.impl()) {
     share_cores(world_);  // agreed before there are threads
     communicators_ = make_local_communicators(world_.threads);
     errors_.resize(communicators_.size());
-    for (const auto& communicator : communicators_) {
+    for (auto& communicator : communicators_) {
+      if (world_.checks) communicator = make_checked(std::move(communicator));
       if (world_.timeout) communicator->set_timeout(*world_.timeout);
     }
     try {

@@ -17,6 +17,7 @@
 #include "base/printable.h"
 #include "base/processors.h"
 #include "base/thread_group.h"
+#include "collectives/checked.h"
 #include "ranks/threads.h"
 
 namespace shardrun {
@@ -160,6 +161,11 @@ void World::use_timeout(double seconds) {
                   "--timeout is " + std::to_string(seconds) + ", wanted a number of at least 0");
   impl_->timeout = seconds;
   if (impl_->mpi) impl_->mpi->set_timeout(seconds);
+}
+
+void World::check_collectives() {
+  if (!impl_->checks && impl_->mpi) impl_->mpi = make_checked(std::move(impl_->mpi));
+  impl_->checks = true;
 }
 
 int World::size() const { return impl_->size(); }

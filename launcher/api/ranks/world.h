@@ -17,6 +17,7 @@ struct World::Impl {
   std::unique_ptr<Communicator> mpi;  // under an MPI launcher; else null
   int threads = 1;                    // without one: ranks are threads of this process
   std::optional<double> timeout;      // seconds that a rank waits for others
+  bool checks = false;                // World::check_collectives
   std::optional<int> asked;           // threads of each rank's kernels
   int kernel_threads = 0;             // the same, agreed; 0: not yet
   std::vector<int> cores;             // of this process, its own if mpi, else all ranks'; agreed

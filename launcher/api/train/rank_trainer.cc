@@ -9,8 +9,10 @@
 #include "graph/passes/training.h"
 #include "inference/gather.h"
 #include "ranks/backend.h"
+#include "ranks/process_limit.h"
 #include "ranks/same_call.h"
 #include "train/batches.h"
+#include "train/train_options.h"
 
 namespace shardrun {
 namespace {
@@ -40,6 +42,14 @@ auto in(const std::string& place, F&& f) {
   }
 }
 
+/// As long as the rank's process holds all of it.
+std::shared_ptr<Arena> allocate(RankDevice& on, const TrainingPlan::Impl& plan, int64_t bytes) {
+  const auto rank = static_cast<size_t>(on.comm().rank());
+  const int64_t copy = plan.copy_bytes.empty() ? 0 : plan.copy_bytes.at(rank);
+  require_process_fits(on.comm().host(), plan.process_limit, bytes + copy, plan.process_ranks);
+  return std::make_shared<Arena>(bytes, on.comm());
+}
+
 std::string name_of(Split split) {
   return split == Split::training ? "training" : split == Split::validation ? "validation" : "test";
 }
@@ -53,7 +63,7 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
       model_(model),
       plan_(plan),
       programs_(compile_for_rank(model, plan, on.comm().rank())),
-      arena_(std::make_shared<Arena>(programs_.arena_bytes(), on.comm())),
+      arena_(allocate(on, plan, programs_.arena_bytes())),
       train_(programs_.train, backend().kernels, on.comm(), model.options.seed, arena_,
              /*initialise=*/from == nullptr, on.device()),
       fields_(batch_fields(model.train, options)),
@@ -70,6 +80,15 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
   }
   if (recorded)
     profiler_.emplace(model, plan, options, train_, evaluation_ ? &*evaluation_ : nullptr);
+  may_skip_ = steps_to_skip(options);
+  if (!options.flight_recorder.empty()) {
+    const Members& members = on.comm().members();
+    const int rank = on.comm().rank();
+    const std::string who = members.job ? members.job->name(rank) : str("rank ", rank);
+    flight_.emplace(options.flight_recorder, rank, str(who, " of ", on.comm().size()));
+    train_.record(&*flight_, "train");
+    if (evaluation_) evaluation_->record(&*flight_, "validation");
+  }
   if (!fields_.empty() && !fields_[0].type.shape.empty()) samples_ = fields_[0].type.shape[0];
   if (from == nullptr) return;
   train_.initialise(model.options.seed,
@@ -116,6 +135,7 @@ StepReport RankTrainer::step(int64_t number, double lr) {
   if (profiler_) profiler_->training.begin_run(number);
   const double comm_before = train_.comm_seconds();
   step_ = number;
+  if (flight_) flight_->begin(number);
   in(str("step ", number), [&] { run_training(number, lr, nullptr); });
   StepReport report;
   report.step = number;
@@ -129,33 +149,38 @@ StepReport RankTrainer::step(int64_t number, double lr) {
   report.tokens_per_s = static_cast<double>(tokens_ * micro_batches()) / report.step_ms * 1e3;
   report.peak_bytes = arena_->bytes();
   // The same numbers on every rank.
-  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) fail_step(report);
+  if (!std::isfinite(report.loss) || !std::isfinite(report.grad_norm)) {
+    const std::string why = why_not_finite(report);
+    if (skipped_ >= may_skip_) throw Failure(Failure::Kind::run, why, true);
+    report.loss = shown(report.loss);
+    report.grad_norm = shown(report.grad_norm);
+    report.skipped = str(why, "; the step is left out (", ++skipped_, " of ", may_skip_, ")");
+  }
   return report;
 }
 
 /// Makes the step again. Parameters and moments are as it read them: where the loss or the norm is
 /// not finite, updates keep everything (attach_optimizer).
-void RankTrainer::fail_step(const StepReport& report) {
+std::string RankTrainer::why_not_finite(const StepReport& report) {
   const int64_t number = report.step;
   const std::string what = str("step ", number, ": the loss is ", shown(report.loss),
                                " and the gradients' norm ", shown(report.grad_norm));
   for (int64_t micro = 0; micro < micro_batches(); ++micro) {
-    if (no_label_counts(first_batch(number) + micro, Split::training))
-      throw Failure(Failure::Kind::run, what + kNoLabel, true);
+    if (no_label_counts(first_batch(number) + micro, Split::training)) return what + kNoLabel;
   }
   filled_ = false;
   train_.record(nullptr);
   NotFinite search(train_, step_of(model_, plan_), plan_.train);
   run_training(number, std::numeric_limits<double>::quiet_NaN(), &search);  // updates nothing
+  filled_ = false;
+  if (profiler_) train_.record(&profiler_->training);
   const NotFinite::First first = search.first(comm_.host(), kMetrics);
   const bool clips = model_.options.clip > 0;
-  throw Failure(Failure::Kind::run,
-                str(what, first.text.empty() ? "" : "; ", first.text, "; nothing was updated",
-                    first.in_batch ? ": look at the data"
-                    : number == 1  ? ": look at the weights and the data"
-                    : clips        ? ": lower --lr or --clip"
-                                   : ": lower --lr, or clip gradients with --clip"),
-                true);
+  return str(what, first.text.empty() ? "" : "; ", first.text, "; nothing was updated",
+             first.in_batch ? ": look at the data"
+             : number == 1  ? ": look at the weights and the data"
+             : clips        ? ": lower --lr or --clip"
+                            : ": lower --lr, or clip gradients with --clip");
 }
 
 /// Does the batch have labels, and are they all the ignored one? Each rank looks at its part.

@@ -45,6 +45,10 @@ class RankTrainer {
   void begin() { running_.emplace(comm_); }
   /// As Running has it.
   std::optional<int> asked_to_stop();
+  /// The run has not failed: what the flight recorder has is not wanted.
+  void succeeded() {
+    if (flight_) flight_->discard();
+  }
   bool asked_for_checkpoint() { return running_->asked_for_checkpoint(); }
 
   /// What this knows of where the run is behind a step.
@@ -54,8 +58,9 @@ class RankTrainer {
     return first_batch_ + (number - 1 - first_step_) * micro_batches();
   }
 
-  /// Throws Failure(run), the same on every rank, if the loss or the gradients' norm is not finite:
-  /// with the first value that was not, found by making the step again without updates.
+  /// If the loss or the gradients' norm is not finite nothing is updated, and the step is made
+  /// again to find the first value that was not. Then throws Failure(run), the same on every rank;
+  /// or says so in StepReport::skipped, as often as TrainOptions::on_nan allows.
   StepReport step(int64_t number, double lr);
 
   /// The first step and a validation, for what a device finds out when steps first run.
@@ -94,7 +99,7 @@ class RankTrainer {
   int64_t micro_batches() const { return train_.program().micro_batches; }  // of a step
   void begin_at(const RunState& state);
   void run_training(int64_t number, double lr, NotFinite* search);
-  [[noreturn]] void fail_step(const StepReport& report);
+  std::string why_not_finite(const StepReport& report);
   [[noreturn]] void fail_pass(int64_t batch, Split split, const std::string& metric);
   bool no_label_counts(int64_t batch, Split split) const;
   void add_metrics(Sums& sums, int64_t batch, Split split, const std::string& prefix);
@@ -123,6 +128,8 @@ class RankTrainer {
   int64_t step_ = 0;     // the last one
   bool filled_ = false;  // does train_ hold the next step's batch already?
   std::optional<Profiler> profiler_;
+  std::optional<FlightRecorder> flight_;
+  int64_t may_skip_ = 0, skipped_ = 0;  // steps
   std::optional<Running> running_;
 };
 

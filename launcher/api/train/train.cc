@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "base/process_memory.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/trained_model.h"
@@ -37,7 +38,8 @@ StepMetrics metrics_of(const StepReport& r) {
                    .tokens_per_s = {},
                    .samples_per_s = {},
                    .comm_ms = r.comm_ms,
-                   .peak_bytes = r.peak_bytes};
+                   .peak_bytes = r.peak_bytes,
+                   .skipped = !r.skipped.empty()};
   (r.tokens_per_s > 0 ? line.tokens_per_s : line.samples_per_s) =
       r.tokens_per_s > 0 ? r.tokens_per_s : r.samples_per_s;
   return line;
@@ -91,6 +93,7 @@ class RankRun {
       while (step_ < options_.steps && !validation_.stopped() && !stopped_) take_step();
       look_after_checkpoint(true);
       if (checkpoints_) checkpoints_->finish();
+      trainer_.succeeded();
     } catch (const Failure& e) {
       // All ranks fail alike: what is being written is whole before they end.
       if (e.everywhere() && checkpoints_) checkpoints_->finish();
@@ -148,7 +151,12 @@ class RankRun {
       if (metrics_) note(metrics_->step(metrics_of(done)));
       if (options_.on_step) options_.on_step(done);
     }
-    note(divergence_.take(step_, done.loss));
+    if (done.skipped.empty()) {
+      note(divergence_.take(step_, done.loss));
+    } else {
+      note(done.skipped);
+      if (leader_) ++call_.report.skipped;
+    }
     const std::optional<int> stop = trainer_.asked_to_stop();
     if (stop) stopped_ = Stopped{step_, *stop};
     validation_due_ = (step_ == options_.steps ||
@@ -197,6 +205,10 @@ class RankRun {
     if (checkpoints_ && backend().arenas_on_host) mine += checkpoints_->memory_bytes();
     comm_.all_gather(&mine, allocated.data(), std::vector<int64_t>(allocated.size(), 1),
                      DType::i64);
+    std::vector<int64_t> processes(allocated.size());
+    const int64_t process = process_memory().proportional;
+    comm_.all_gather(&process, processes.data(), std::vector<int64_t>(allocated.size(), 1),
+                     DType::i64);
     if (metrics_ && metrics_->lost() > 0)
       note(str("metrics file ", options_.metrics, ": lacks ", metrics_->lost(), " lines"));
     std::string profile, unwritten;
@@ -216,6 +228,7 @@ class RankRun {
     }
     call_.report.unwritten = std::move(unwritten);
     call_.report.allocated_bytes = allocated;
+    call_.report.process_bytes = processes;
     call_.report.seconds = seconds;
   }
 

@@ -1,11 +1,14 @@
 // TrainOptions, looked at before anything takes long.
 #include "train/train_options.h"
 
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "checkpoint/resume.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
+#include "exec/flight_recorder.h"
 #include "explain/text.h"
 #include "model.h"
 #include "option_json.h"
@@ -87,6 +90,19 @@ TrainOptions read_learning_options(const nlohmann::json& options, const std::str
   return out;
 }
 
+int64_t steps_to_skip(const TrainOptions& options) {
+  constexpr std::string_view kSkip = "skip ";
+  const std::string& text = options.on_nan;
+  if (text == "stop") return 0;
+  int64_t steps = 0;
+  const char* const end = text.data() + text.size();
+  const bool skips = text.rfind(kSkip, 0) == 0;
+  const auto read = std::from_chars(text.data() + (skips ? kSkip.size() : 0), end, steps);
+  SR_REQUIRE(skips && read.ec == std::errc() && read.ptr == end && steps >= 1, invalid_input,
+             "--on-nan is '", text, "', wanted stop, or skip and a number of steps, as in skip 3");
+  return steps;
+}
+
 Schedule make_schedule(const TrainOptions& options) {
   Schedule schedule{parse_schedule(options.schedule), options.lr, options.min_lr, options.warmup,
                     options.steps};
@@ -115,6 +131,8 @@ std::string check_verification(World& world, const Model& model, const TrainOpti
   check_checkpoint_folder(world, options.checkpoint);
   return decide_on_rank0(world, [&] {
     make_schedule(options);
+    steps_to_skip(options);
+    if (!options.flight_recorder.empty()) FlightRecorder::check(options.flight_recorder);
     find_resumed(model.impl(), options);
     check_device();
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);

@@ -15,6 +15,10 @@ nlohmann::json learning_options(const TrainOptions& options);
 /// front, where one is of another kind.
 TrainOptions read_learning_options(const nlohmann::json& options, const std::string& origin);
 
+/// How many steps of a run may be left out for numbers that are not finite: TrainOptions::on_nan.
+/// Throws invalid_input if that says neither "stop" nor "skip N".
+int64_t steps_to_skip(const TrainOptions& options);
+
 /// Throws invalid_input if it cannot be followed.
 Schedule make_schedule(const TrainOptions& options);
 

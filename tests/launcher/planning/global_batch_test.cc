@@ -181,7 +181,7 @@ TEST_F(GlobalBatchCommand, NoNumberFits) {
 TEST_F(GlobalBatchCommand, RanksAgreeOnIt) {
   const std::string job = "gpt.onnx --data text:text.txt --steps 4 --global-batch 12 ";
   const TrainingRun found =
-      train(at_, mpi(2), job + "--accumulate auto --memory 4MiB --recompute never");
+      train(at_, mpi(2), job + "--accumulate auto --arena 4MiB --recompute never");
   const std::string& out = found.outcome.out;
   const size_t at = out.find("micro-batches: ");
   ASSERT_NE(at, std::string::npos) << describe(found.outcome);

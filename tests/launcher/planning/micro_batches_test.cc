@@ -260,12 +260,12 @@ TEST(MicroBatches, ScarceMemoryScattersAsItAccumulates) {
   };
   const TrainingPlan plenty = make_plan(world, model, how);
   EXPECT_GT(held(plenty), 10);
-  how.memory_bytes = plenty.predicted_bytes()[0] * 11 / 10;  // the search reckons with more yet
+  how.arena_bytes = plenty.predicted_bytes()[0] * 11 / 10;  // the search reckons with more yet
   how.recompute = "never";
   const TrainingPlan tight = make_plan(world, model, how);
   EXPECT_LT(held(tight), held(plenty));
   EXPECT_GT(tight.predicted_seconds(), plenty.predicted_seconds());
-  EXPECT_LE(tight.predicted_bytes()[0], how.memory_bytes);
+  EXPECT_LE(tight.predicted_bytes()[0], how.arena_bytes);
 }
 
 std::vector<double> losses(const File& file, const Kind& kind, int ranks, int count,

@@ -122,7 +122,7 @@ TEST(PlannersOfSmallModels, OursIsNeverWorse) {
     PlanRequest request;
     request.ranks = ranks;
     request.with_evaluation = false;
-    request.memory_bytes = int64_t{1} << 40;
+    request.arena_bytes = int64_t{1} << 40;
     const double ours = make_plan(world, model, request).predicted_seconds();
     for (const char* planner : {"dp", "zero1", "zero2", "fsdp", "megatron", "megatron-sp"}) {
       request.planner = planner;
@@ -157,7 +157,7 @@ TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
     request.planner = "fsdp";
     const TrainingPlan known = make_plan(world, model, request);
     request.planner = "auto";
-    request.memory_bytes = known.predicted_bytes()[0];
+    request.arena_bytes = known.predicted_bytes()[0];
     const TrainingPlan own = make_plan(world, model, request);
     EXPECT_LE(own.predicted_bytes()[0], known.predicted_bytes()[0]) << mesh;
     EXPECT_LE(own.predicted_seconds(), known.predicted_seconds()) << mesh;

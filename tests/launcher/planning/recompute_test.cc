@@ -94,7 +94,7 @@ class Recompute : public ::testing::TestWithParam<size_t> {
   }
   /// What the refusal of so few bytes says that it would take.
   static int64_t least(World& world, const Model& model, PlanRequest request, int64_t limit) {
-    request.memory_bytes = limit;
+    request.arena_bytes = limit;
     try {
       make_plan(world, model, request);
       ADD_FAILURE() << "fits into " << limit;
@@ -117,7 +117,7 @@ class Recompute : public ::testing::TestWithParam<size_t> {
   static TrainingPlan without_layouts(World& world, const Model& model, PlanRequest request) {
     TrainingPlan plan = make_plan(world, model, request);
     if (packs(plan)) {
-      request.memory_bytes = bytes(plan) - 1;
+      request.arena_bytes = bytes(plan) - 1;
       plan = make_plan(world, model, request);
     }
     return plan;
@@ -140,9 +140,9 @@ TEST_P(Recompute, OneRankTrainsInLessToTheSameLosses) {
   PlanRequest request = asked();
   const int64_t all = free.predicted_bytes()[0], smallest = least(world, model, asked(), all / 50);
   EXPECT_LT(smallest, all * 95 / 100);
-  request.memory_bytes = (smallest + all) / 2;
+  request.arena_bytes = (smallest + all) / 2;
   const TrainingPlan plan = make_plan(world, model, request);
-  EXPECT_LE(plan.predicted_bytes()[0], request.memory_bytes);
+  EXPECT_LE(plan.predicted_bytes()[0], request.arena_bytes);
   EXPECT_GT(plan.predicted_seconds(), free.predicted_seconds());
   EXPECT_NE(plan.summary().find("computed again in the backward pass: "), std::string::npos)
       << plan.summary();
@@ -174,7 +174,7 @@ TEST_P(Recompute, NeverIsOutOfMemoryAndTheLeastCountsIt) {
   EXPECT_EQ(least(world, model, never, all - 1), all);
   const int64_t smallest = least(world, model, asked(), all / 50);
   PlanRequest request = asked();
-  request.memory_bytes = smallest;
+  request.arena_bytes = smallest;
   EXPECT_LE(make_plan(world, model, request).predicted_bytes()[0], smallest);
 }
 
@@ -202,7 +202,7 @@ TEST_P(KeptCasts, WhereThereIsRoom) {
     request.planner = planner;
     const TrainingPlan plenty = without_layouts(world, model, request);
     EXPECT_TRUE(keeps(plenty));
-    request.memory_bytes = bytes(plenty) - 1;
+    request.arena_bytes = bytes(plenty) - 1;
     const TrainingPlan tight = make_plan(world, model, request);
     EXPECT_FALSE(keeps(tight));
     EXPECT_LT(bytes(tight), bytes(plenty));
@@ -215,7 +215,7 @@ TEST_P(KeptCasts, WhereThereIsRoom) {
     PlanRequest from_file;
     from_file.plan_file = plan_file_;
     EXPECT_EQ(make_plan(world, model, from_file).json(), plenty.json());
-    from_file.memory_bytes = request.memory_bytes;
+    from_file.arena_bytes = request.arena_bytes;
     EXPECT_EQ(make_plan(world, model, from_file).predicted_bytes(), tight.predicted_bytes());
   }
 }
@@ -237,7 +237,7 @@ TEST_P(KeptLayouts, WhereThereIsRoom) {
   request.planner = "dp";
   const TrainingPlan plenty = make_plan(world, model, request);
   EXPECT_TRUE(packs(plenty));
-  request.memory_bytes = bytes(plenty) - 1;
+  request.arena_bytes = bytes(plenty) - 1;
   const TrainingPlan tight = make_plan(world, model, request);
   EXPECT_FALSE(packs(tight));
   EXPECT_TRUE(keeps(tight));
@@ -263,10 +263,10 @@ TEST_P(RecomputeOnTwoRanks, Verifies) {
   PlanRequest request = asked();
   request.planner = "dp";
   const int64_t all = bytes(without_layouts(world, model, request));
-  request.memory_bytes = (least(world, model, request, all / 50) + all) / 2;
+  request.arena_bytes = (least(world, model, request, all / 50) + all) / 2;
   const TrainingPlan plan = make_plan(world, model, request);
   const std::vector<int64_t> bytes = plan.predicted_bytes();
-  EXPECT_LE(*std::max_element(bytes.begin(), bytes.end()), request.memory_bytes);
+  EXPECT_LE(*std::max_element(bytes.begin(), bytes.end()), request.arena_bytes);
   const VerifyReport report = verify(world, model, plan, {});
   EXPECT_TRUE(report.verified) << report.mismatch;
   EXPECT_EQ(trained(world, model, plan).allocated_bytes, plan.predicted_bytes());
@@ -283,12 +283,12 @@ TEST_P(RecomputeOnFourRanks, CutsAndComputesAgain) {
   request.planner = "ilp";
   request.mesh = "ranks=4";
   request.recompute = "never";
-  request.memory_bytes = least(world, model, request, 10'000);
+  request.arena_bytes = least(world, model, request, 10'000);
   const TrainingPlan keeping = make_plan(world, model, request);
   request.recompute = "auto";
-  request.memory_bytes = bytes(keeping) * 3 / 4;
+  request.arena_bytes = bytes(keeping) * 3 / 4;
   const TrainingPlan plan = make_plan(world, model, request);
-  EXPECT_LE(bytes(plan), request.memory_bytes);
+  EXPECT_LE(bytes(plan), request.arena_bytes);
   EXPECT_LT(plan.predicted_seconds(), 1.15 * keeping.predicted_seconds());
 }
 

@@ -53,7 +53,7 @@ class SpatialChoice : public ::testing::Test {
     PlanRequest request;
     request.ranks = 4;
     request.mesh = "4";
-    request.memory_bytes = memory_bytes;
+    request.arena_bytes = memory_bytes;
     request.with_evaluation = false;
     return request;
   }

@@ -133,6 +133,58 @@ TEST_F(NotFiniteRuns, NameTheInput) {
   expect_ends("a=2", loss("mse"), train, {"is input 'target': an infinity in 1 of "});
 }
 
+/// Steps that are left out update nothing, and those behind them go on; one too many ends the run.
+TEST_F(NotFiniteRuns, StepsAreLeftOut) {
+  write_exponential();
+  std::vector<float> x(64 * 4, 0.1f), y(64 * 4, 1.0f);  // of 8 steps in an epoch
+  x[5 * 4 + 1] = NAN;
+  TrainOptions train;
+  train.data = data(x, y);
+  train.validation = 0;
+  train.steps = 24;
+  train.on_nan = "skip 2";
+  for (const std::string mesh : {"a=1", "a=2"})
+    expect_ends(mesh, loss("mse"), train, {"is input 'x': NaN in 1 of ", "look at the data"});
+  EXPECT_GT(last_, 16) << "in the third epoch";
+  train.on_nan = "skip 3";
+  World world = World::threads(2);
+  const Model model = load_model(world, path_, loss("mse"));
+  std::vector<StepReport> steps;
+  train.on_step = [&](const StepReport& step) { steps.push_back(step); };
+  const TrainReport report = shardrun::train(world, model, make_plan(world, model, {}), train);
+  EXPECT_EQ(report.skipped, 3);
+  int skipped = 0;
+  for (const StepReport& step : steps) {
+    EXPECT_EQ(std::isnan(step.loss), !step.skipped.empty()) << step.step;
+    if (step.skipped.empty()) continue;
+    ++skipped;
+    EXPECT_NE(step.skipped.find("the step is left out (" + std::to_string(skipped) + " of 3)"),
+              std::string::npos)
+        << step.skipped;
+    EXPECT_NE(step.skipped.find("is input 'x': NaN"), std::string::npos) << step.skipped;
+  }
+  EXPECT_EQ(skipped, 3);
+  EXPECT_LT(steps.back().loss, steps.front().loss);
+}
+
+TEST_F(NotFiniteRuns, WhatToDoIsChecked) {
+  write_exponential();
+  World world = World::threads(1);
+  const Model model = load_model(world, path_, loss("mse"));
+  for (const char* text : {"", "go", "skip", "skip ", "skip 0", "skip -1", "skip 3x", "skip 1e3"}) {
+    TrainOptions train;
+    train.on_nan = text;
+    try {
+      check_training(world, model, train);
+      ADD_FAILURE() << text;
+    } catch (const Failure& e) {
+      EXPECT_NE(std::string(e.what()).find(std::string("--on-nan is '") + text + "', wanted stop"),
+                std::string::npos)
+          << e.what();
+    }
+  }
+}
+
 /// In the second micro-batch of four, and after some steps.
 TEST_F(NotFiniteRuns, OfAccumulatedGradients) {
   write_exponential();

@@ -126,7 +126,7 @@ TEST_F(Signals, DuringPlanningEndAtOnce) {
   for (const auto& [ranks, sent] : std::vector<std::pair<Ranks, std::string>>{
            {threads(2), "TERM"}, {threads(2), "INT"}, {mpi(2), "TERM"}, {mpi(2), "INT"}}) {
     const Outcome run =  // so little memory makes the search a long one
-        interrupted(ranks, "slow.onnx --memory 60MiB", kPlans, "kill -" + sent + " $pid");
+        interrupted(ranks, "slow.onnx --arena 60MiB", kPlans, "kill -" + sent + " $pid");
     const std::string name = ranks.mpi ? "TERM" : sent;  // what mpirun sends in either case
     EXPECT_EQ(run.status, ranks.mpi ? 1 : sent == "TERM" ? 143 : 130) << describe(run);
     EXPECT_EQ(at_->read("m.jsonl"), "");

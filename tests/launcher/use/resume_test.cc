@@ -108,7 +108,7 @@ class Resume : public ::testing::Test {
     PlanRequest request;
     request.mesh = run.mesh;
     request.planner = run.planner;
-    request.memory_bytes = run.memory;
+    request.arena_bytes = run.memory;
     request.checkpoints = !run.train.checkpoint.empty();
     request.solve_seconds = 0.2;
     request.with_evaluation = run.evaluation;

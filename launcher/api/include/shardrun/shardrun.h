@@ -84,6 +84,10 @@ class World {
   /// Ranks that wait longer than this for others, in one collective, end the job with a sentence;
   /// 0: they wait for ever. Without this 600 s.
   void use_timeout(double seconds);
+  /// From now on ranks of CPUs compare each collective before they make it: its kind, group, bytes
+  /// and number. Where they differ, and where ranks wait in a circle, both sides are named within a
+  /// second. Every rank asks for it, or none.
+  void check_collectives();
 
   int size() const;
   bool leader() const;  // the process that talks: MPI's rank 0
@@ -216,8 +220,11 @@ struct PlanRequest {
   std::string configuration;  // of the file's device configurations; "": the only one
   bool strict = false;        // a node that tactics can cut in several ways alike is an error
   std::string cluster;        // host, h100, h100:4, a file; "": host
-  int64_t memory_bytes = 0;  // limit of a rank's arena; 0: what the cluster's devices have. Without
-                             // `ranks`, no more than its share of what its device has
+  /// Limit of a rank's memory; 0: what the cluster's devices have. Without `ranks`, no more than
+  /// its share of what its device has, and on CPUs of its whole process: the arena has what that
+  /// leaves.
+  int64_t memory_bytes = 0;
+  int64_t arena_bytes = 0;  // limit of a rank's arena alone; 0: none
   /// auto: results of the forward pass may be computed again in the backward pass where keeping
   /// them is too much for the limit; never.
   std::string recompute = "auto";
@@ -340,6 +347,7 @@ struct StepReport {
   double tokens_per_s = 0;  // 0 where the model has no tokens
   double samples_per_s = 0;
   int64_t peak_bytes = 0;  // arena bytes of this rank
+  std::string skipped;     // why nothing was updated (TrainOptions::on_nan); "": it was
 };
 
 struct EvalReport {
@@ -396,6 +404,11 @@ struct TrainOptions {
   std::string profile;           // a trace of all ranks for Chrome's viewer or Perfetto; "": none
   bool profile_summary = false;  // TrainReport::profile
   int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded
+  /// A folder for what each rank did last, a file each that a failed run leaves. "": none.
+  std::string flight_recorder;
+  /// What a step does whose loss or gradients' norm is not finite: "stop" the run, or "skip 3": be
+  /// left out, three times a run at most.
+  std::string on_nan = "stop";
   std::function<void(const StepReport&)> on_step;              // called on the leader
   std::function<void(const EvalReport&)> on_eval;              // called on the leader
   std::function<void(const CheckpointReport&)> on_checkpoint;  // called on the leader
@@ -436,6 +449,8 @@ struct TrainReport {
   std::vector<EvalReport> evals;
   std::vector<int64_t> predicted_bytes;  // per rank
   std::vector<int64_t> allocated_bytes;  // per rank
+  std::vector<int64_t> process_bytes;  // per rank: all memory of its process at the end of the run
+  int64_t skipped = 0;                 // steps (TrainOptions::on_nan)
   double seconds = 0;
   std::string profile;    // on the leader: where a step's time goes, as a table
   std::string unwritten;  // on the leader: "" or why the file of the profile could not be written

@@ -1,0 +1,49 @@
+// What is held is measured; what is to come was measured beforehand.
+#include "ranks/process_limit.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/error.h"
+#include "base/process_memory.h"
+#include "base/round_up.h"
+
+namespace shardrun {
+namespace {
+
+/// For what a process takes from its arena's allocation to its end. In all it was 35 to 60 MiB
+/// besides the arena (scripts/memory_limit).
+constexpr int64_t kLater = int64_t{32} << 20;
+/// What most processes take in all; and the steps in which more is counted.
+constexpr int64_t kLeast = int64_t{80} << 20, kStep = int64_t{32} << 20;
+
+int64_t held_and_later() {
+  trim_heap();
+  return process_memory().resident + kLater;
+}
+
+}  // namespace
+
+int64_t expected_process_bytes() { return std::max(kLeast, round_up(held_and_later(), kStep)); }
+
+void require_process_fits(Communicator& host, int64_t limit, int64_t arena_bytes, int threads) {
+  if (limit == 0) return;
+  host.barrier();  // the heap of a rank that still plans is not what it will hold
+  struct Share {
+    int64_t process, arena;
+    int64_t all() const { return process + arena; }
+  };
+  const Share mine = {held_and_later() / threads, arena_bytes};
+  std::vector<Share> shares(static_cast<size_t>(host.size()));
+  host.all_gather(&mine, shares.data(), std::vector<int64_t>(shares.size(), sizeof mine),
+                  DType::u8);
+  const auto fullest =
+      std::max_element(shares.begin(), shares.end(),
+                       [](const Share& a, const Share& b) { return a.all() < b.all(); });
+  SR_REQUIRE(fullest->all() <= limit, out_of_memory, "--memory ", limit, ": the process of rank ",
+             fullest - shares.begin(), " needs ", fullest->all(), " bytes: ", fullest->arena,
+             " for its arena, and ", fullest->process,
+             " for what it holds, data included, and its steps take; give more, or more ranks");
+}
+
+}  // namespace shardrun

@@ -1,0 +1,151 @@
+// Words of the child, waiting for it, and when to start it again.
+#include "restarts.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+
+#include "child.h"
+#include "report.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr int kStopped[] = {128 + SIGINT, 128 + SIGTERM};
+
+/// The call's words without some flags and their values.
+std::vector<std::string> words_without(const Arguments& args, const std::set<std::string>& flags) {
+  std::vector<std::string> out;
+  for (size_t i = 0; i < args.words.size(); ++i) {
+    const std::string& word = args.words[i];
+    if (flags.count(word.substr(0, word.find('='))) == 0) {
+      out.push_back(word);
+    } else if (word == "--resume") {  // its folder may be left out
+      if (i + 1 < args.words.size() && !args.resume.empty() && args.words[i + 1] == args.resume[0])
+        ++i;
+    } else if (word.find('=') == std::string::npos) {
+      ++i;
+    }
+  }
+  return out;
+}
+
+bool has_checkpoint(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().filename().string().starts_with("step-")) return true;
+  }
+  return false;
+}
+
+std::vector<std::string> words_of_child(const Arguments& args, bool again) {
+  std::set<std::string> own = {"--restarts", "--mpirun"};
+  const bool resumes = again && has_checkpoint(args.train.checkpoint);
+  if (resumes) own.insert("--resume");
+  std::vector<std::string> out =
+      args.mpirun.empty() ? std::vector<std::string>() : launcher_words(args.mpirun);
+  out.push_back(own_program());
+  const std::vector<std::string> words = words_without(args, own);
+  out.insert(out.end(), words.begin(), words.end());
+  if (resumes) out.emplace_back("--resume");
+  return out;
+}
+
+/// Signals that wait for this process, which takes them one by one.
+class Waited {
+ public:
+  Waited() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&set_, signal);
+    sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~Waited() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  Waited(const Waited&) = delete;
+  Waited& operator=(const Waited&) = delete;
+  const sigset_t& before() const { return before_; }
+  siginfo_t next() const {
+    siginfo_t info{};
+    while (sigwaitinfo(&set_, &info) < 0) {
+    }
+    return info;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+struct Ended {
+  int status = 0;
+  bool stopped = false;  // this process was asked to end
+};
+
+Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
+  std::vector<char*> arguments;
+  for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  std::fflush(nullptr);
+  const pid_t self = getpid(), child = ::fork();
+  if (child < 0)
+    throw Failure(Failure::Kind::run, std::string("--restarts: fork: ") + std::strerror(errno));
+  if (child == 0) {
+    sigprocmask(SIG_SETMASK, &signals.before(), nullptr);
+    std::signal(SIGPIPE, SIG_DFL);
+    std::signal(SIGXFSZ, SIG_DFL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // it does not outlive this process
+    if (getppid() == self) ::execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  Ended out;
+  for (int status = 0;;) {
+    const siginfo_t info = signals.next();
+    if (info.si_signo != SIGCHLD) {
+      out.stopped = true;
+      // What a terminal sends goes to the child as well.
+      if (info.si_code != SI_KERNEL) ::kill(child, info.si_signo);
+    } else if (::waitpid(child, &status, WNOHANG) == child) {
+      out.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      return out;
+    }
+  }
+}
+
+}  // namespace
+
+int run_with_restarts(const Arguments& args) {
+  if (args.train.checkpoint.empty()) {
+    throw Failure(Failure::Kind::call,
+                  "--restarts: starts again from the newest checkpoint; name a folder for them, "
+                  "--checkpoint");
+  }
+  if (launched_processes() > 1 || std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) {
+    throw Failure(Failure::Kind::call,
+                  "--restarts: the ranks of a launcher cannot start their job again; leave the "
+                  "launcher to it: shardrun train … --restarts " +
+                      std::to_string(*args.restarts) + " --mpirun 'mpirun -np " +
+                      std::to_string(launched_processes()) + "'");
+  }
+  const Waited signals;
+  for (int64_t again = 0;; ++again) {
+    const Ended ended = run_once(words_of_child(args, again > 0), signals);
+    const bool final = ended.status == 0 || ended.status == 2 || ended.status == kStopped[0] ||
+                       ended.status == kStopped[1];
+    if (final || ended.stopped || again == *args.restarts) return ended.status;
+    std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld, %s\n",
+                 ended.status, static_cast<long long>(again + 1),
+                 static_cast<long long>(*args.restarts),
+                 has_checkpoint(args.train.checkpoint)
+                     ? ("from the newest checkpoint of " + args.train.checkpoint).c_str()
+                     : "from its beginning, for there is no checkpoint yet");
+  }
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,25 @@
+// Rss and Pss of /proc/self/smaps_rollup.
+#include "base/process_memory.h"
+
+#include <malloc.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+namespace shardrun {
+
+ProcessMemory process_memory() {
+  ProcessMemory out;
+  std::ifstream in("/proc/self/smaps_rollup");       // Linux 4.14
+  for (std::string line; std::getline(in, line);) {  // "Rss:     1234 kB"
+    const int64_t bytes = std::strtoll(line.c_str() + line.find(':') + 1, nullptr, 10) << 10;
+    if (line.rfind("Rss:", 0) == 0) out.resident = bytes;
+    if (line.rfind("Pss:", 0) == 0) out.proportional = bytes;
+  }
+  return out;
+}
+
+void trim_heap() { malloc_trim(0); }
+
+}  // namespace shardrun

@@ -1,0 +1,154 @@
+// --memory is of a rank's whole process: one that may have no more is not killed.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+/// A control group for each of some ranks, whose processes together may have `bytes` of memory.
+class Groups {
+ public:
+  Groups(int ranks, int64_t bytes) {
+    const std::pair<const char*, const char*> kinds[] = {
+        {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}};
+    for (const auto& [root, limit] : kinds) {
+      base_ = std::string(root) + "/shardrun_memory_test_" + std::to_string(getpid()) + "_";
+      ranks_ = 0;
+      made_ = true;
+      for (int rank = 0; rank < ranks && made_; ++rank) {
+        std::error_code error;
+        std::filesystem::create_directory(folder(rank), error);
+        if (!error) ++ranks_;
+        std::ofstream file(folder(rank) + "/" + limit);
+        file << bytes << std::flush;
+        made_ = !error && file.good();
+      }
+      if (made_) return;
+      remove();
+    }
+  }
+  ~Groups() { remove(); }
+  Groups(const Groups&) = delete;
+  Groups& operator=(const Groups&) = delete;
+
+  bool made() const { return made_; }
+  /// For a shell that is to go on as a rank.
+  std::string enter() const {
+    return "echo $$ > " + base_ + "${OMPI_COMM_WORLD_RANK:-0}/cgroup.procs && ";
+  }
+
+ private:
+  std::string folder(int rank) const { return base_ + std::to_string(rank); }
+  void remove() {
+    for (; ranks_ > 0; --ranks_) {
+      std::error_code error;
+      for (int i = 0; i < 100 && (i == 0 || error); ++i) {
+        std::filesystem::remove(folder(ranks_ - 1), error);
+        if (error) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    }
+  }
+  std::string base_;
+  int ranks_ = 0;
+  bool made_ = false;
+};
+
+class ProcessMemory : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Outcome made = at_.shardrun(
+        "model gpt --layers 4 --hidden 256 --heads 4 --vocab 4096 --context 128 --no-weights "
+        "-o gpt.onnx");
+    ASSERT_EQ(made.status, 0) << describe(made);
+  }
+  Workspace at_;
+  const std::string job_ = "gpt.onnx --batch 4 --steps 3 --validation 0";
+};
+
+/// The limit is the least that the run says it can do with: nothing is to spare.
+TEST_F(ProcessMemory, RunsMeetNoKiller) {
+  for (const int ranks : {1, 2}) {
+    const TrainingRun free = train(at_, mpi(ranks), job_);
+    ASSERT_EQ(free.allocated.size(), static_cast<size_t>(ranks));
+    const int64_t memory = free.allocated[0] + 80 * kMiB;
+    const Groups groups(ranks, memory);
+    if (!groups.made()) GTEST_SKIP() << "no control groups with a limit of memory here";
+    const std::string line = std::string(SHARDRUN_MPIEXEC) +
+                             " --oversubscribe --bind-to none -np " + std::to_string(ranks) +
+                             " sh -c '" + groups.enter() + "exec " SHARDRUN_COMMAND " " + job_ +
+                             " --report r.json --memory " + std::to_string(memory) + "'";
+    const Outcome run = at_.sh(line);
+    EXPECT_EQ(run.status, 0) << describe(run);
+    const nlohmann::json report = nlohmann::json::parse(at_.read("r.json"), nullptr, false);
+    ASSERT_TRUE(report.contains("process_bytes")) << describe(run);
+    for (const int64_t bytes : report["process_bytes"].get<std::vector<int64_t>>()) {
+      EXPECT_LE(bytes, memory);
+      EXPECT_GT(bytes, free.allocated[0] * 3 / 4) << "the arena does not count";
+    }
+  }
+}
+
+TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
+  const Outcome none = at_.shardrun(mpi(2), job_ + " --memory 20MiB");
+  EXPECT_EQ(none.status, 2) << describe(none);
+  EXPECT_NE(message(none).find("--memory 20971520 is of a rank's whole process, which takes "),
+            std::string::npos)
+      << describe(none);
+  const Outcome little = at_.shardrun(job_ + " --memory 82MiB");
+  EXPECT_EQ(little.status, 2) << describe(little);
+  for (const char* text : {"--memory 85983232 is of a rank's whole process", "the limit is "})
+    EXPECT_NE(message(little).find(text), std::string::npos) << text << describe(little);
+}
+
+/// Data that are unpacked into memory are the process's, too, and known before the arena.
+TEST_F(ProcessMemory, DataCount) {
+  const Outcome made = at_.sh(
+      "python3 -c 'import gzip, struct\n"
+      "n = 120000\n"
+      "gzip.open(\"x.gz\", \"wb\", 1).write(struct.pack(\">IIII\", 2051, n, 28, 28) + bytes(n * "
+      "784))\n"
+      "gzip.open(\"y.gz\", \"wb\", 1).write(struct.pack(\">II\", 2049, n) + bytes(n))'");
+  ASSERT_EQ(made.status, 0) << describe(made);
+  const Outcome model = at_.shardrun(
+      "model wide-resnet --preset wrn-16-4 --channels 1 --image 28 --no-weights -o wrn.onnx");
+  ASSERT_EQ(model.status, 0) << describe(model);
+  const std::string job =
+      "wrn.onnx --normalise 0.5/0.5 --data idx:x.gz,y.gz --batch 2 --steps 1 --validation 0 ";
+  const Outcome refused = at_.shardrun(job + "--memory 140MiB");
+  EXPECT_EQ(refused.status, 2) << describe(refused);
+  EXPECT_NE(message(refused).find("data included"), std::string::npos) << describe(refused);
+  const Outcome fits = at_.shardrun(job + "--memory 400MiB");
+  EXPECT_EQ(fits.status, 0) << describe(fits);
+}
+
+/// Plans for machines that are not here are not about a process here.
+TEST_F(ProcessMemory, PlansForOthersHaveItAll) {
+  const Outcome plan = at_.shardrun("plan gpt.onnx --ranks 2 --batch 4 --memory 70MiB -o p.json");
+  EXPECT_EQ(plan.status, 0) << describe(plan);
+  EXPECT_NE(plan.out.find("memory limit of a rank 70.00 MiB"), std::string::npos) << plan.out;
+}
+
+/// --arena is of the arena alone.
+TEST_F(ProcessMemory, ArenaIsApart) {
+  const TrainingRun free = train(at_, mpi(2), job_);
+  ASSERT_FALSE(free.allocated.empty());
+  const TrainingRun less =
+      train(at_, mpi(2), job_ + " --arena " + std::to_string(free.allocated[0] - 1));
+  ASSERT_FALSE(less.allocated.empty());
+  EXPECT_LT(less.allocated[0], free.allocated[0]) << describe(less.outcome);
+}
+
+}  // namespace
+}  // namespace shardrun::test
