@@ -16,6 +16,7 @@ struct Arguments {
   std::string accumulate;         // a number, or auto
   std::string memory;             // 16GiB
   bool verbose = false;
+  bool quiet = false;              // --quiet: warnings and errors alone
   std::vector<std::string> words;  // of the call, for people who are to repeat it
   std::string recipe;              // what the model's file adds to the call, for people
   std::string output;              // -o

@@ -49,6 +49,7 @@ class RuleSearch {
       cut_operands();
       if (results_steer_) cut_results_only();
       search_windows(trials_, rule_.options, [&](const Candidate& candidate) {
+        rule_.by_sizes = true;
         return trials_.fits_node(candidate) && try_candidate(candidate);
       });
       split_operands();
