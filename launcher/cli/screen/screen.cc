@@ -65,7 +65,8 @@ std::string sparkline(const std::vector<double>& values, bool ascii) {
       out += " ";
       continue;
     }
-    const double part = most > least ? v / (most - least) - least / (most - least) : 0;
+    // Halves: the difference of two that are finite need not be.
+    const double part = most > least ? (v / 2 - least / 2) / (most / 2 - least / 2) : 0;
     const auto level = std::min(
         levels - 1, static_cast<size_t>(std::max(0.0, part) * static_cast<double>(levels)));
     out += ascii ? kAscii[level] : kBlocks[level];
