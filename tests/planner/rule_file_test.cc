@@ -28,6 +28,7 @@ class RuleFileTest : public ::testing::Test {
 
   std::string bytes() const { return read_cached(path_); }
   void put(const std::string& bytes) const {
+    fs::remove(path_);  // a file that is cut and written anew is flushed by some file systems
     std::ofstream(path_, std::ios::binary) << bytes;
     fs::permissions(path_, fs::perms::owner_read | fs::perms::owner_write);
   }
