@@ -196,6 +196,33 @@ TEST_F(Shows, APipeGetsLinesAndATerminalAScreen) {
   EXPECT_NE(terminal.out.find("▁"), std::string::npos);
 }
 
+/// Every flag of every command is in the man page and in the completion, which a shell takes.
+TEST_F(Shows, TheManualHasEveryFlag) {
+  at_->write("shardrun.1", run("manual").out);
+  at_->write("completion", run("manual --bash").out);
+  const std::string page = at_->read("shardrun.1"), completion = at_->read("completion");
+  for (const char* command : {"train", "plan", "explain", "bench", "manual"}) {
+    const Outcome help = run(std::string(command) + " --help");
+    std::istringstream lines(help.out);
+    for (std::string line; std::getline(lines, line);) {
+      const size_t begin = line.find("--");
+      if (line.rfind("  -", 0) != 0 || begin == std::string::npos) continue;
+      std::string flag = line.substr(begin, line.find_first_of(" =,", begin) - begin);
+      EXPECT_NE(completion.find(" " + flag), std::string::npos) << flag;
+      for (size_t at = 0; (at = flag.find('-', at)) != std::string::npos; at += 2)
+        flag.insert(at, "\\");
+      EXPECT_NE(page.find(flag), std::string::npos) << flag;
+    }
+  }
+  const Outcome words = at_->sh(
+      "bash -c 'set -u; . ./completion; COMP_WORDS=(shardrun plan --htm); COMP_CWORD=2; "
+      "_shardrun; "
+      "echo ${COMPREPLY[@]}; COMP_WORDS=(shardrun exp); COMP_CWORD=1; _shardrun; "
+      "echo ${COMPREPLY[@]}'");
+  EXPECT_EQ(words.status, 0) << describe(words);
+  EXPECT_EQ(words.out, "--html\nexplain export\n");
+}
+
 /// A second call knows the rules of the first, on one rank's word, and makes the same plan.
 TEST_F(Shows, RulesOfAnEarlierCallAreUsed) {
   const std::string plan = "plan gpt.onnx --ranks 2 --batch 4 -o ";
