@@ -136,7 +136,7 @@ TEST_F(Board, FullDisksLoseWholeRecordsAndSaySoOnce) {
   const std::string before = bytes_of(writer.path());
   struct rlimit none {
     before.size() + 20, RLIM_INFINITY
-  }, old {};
+  }, old{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   none.rlim_max = old.rlim_max;
   signal(SIGXFSZ, SIG_IGN);
