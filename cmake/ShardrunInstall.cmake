@@ -46,6 +46,15 @@ if(TARGET shardrun_cli)
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
     INSTALL_RPATH $ORIGIN/${library_from_bin})
   install(TARGETS shardrun_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  # The command writes its man page and its completion itself, of its options.
+  set(manual ${CMAKE_BINARY_DIR}/manual)
+  install(CODE "file(MAKE_DIRECTORY \"${manual}\")
+    execute_process(COMMAND \"${CMAKE_BINARY_DIR}/shardrun\" manual
+      OUTPUT_FILE \"${manual}/shardrun.1\" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(COMMAND \"${CMAKE_BINARY_DIR}/shardrun\" manual --bash
+      OUTPUT_FILE \"${manual}/shardrun\" COMMAND_ERROR_IS_FATAL ANY)")
+  install(FILES ${manual}/shardrun.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${manual}/shardrun DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 endif()
 
 # A part for GPUs that another build left in the prefix is removed.

@@ -93,7 +93,9 @@ endfunction()
 
 # Open MPI as a container's root, with more ranks than cores that then do not spin. ThreadSanitizer does not see through
 # its shared-memory transport's copies. Tests have threads whatever OpenMP is given as limits where they are started.
-set(SHARDRUN_TEST_ENVIRONMENT
+# Discovered rules are kept in the build tree, never in the user's cache: they are of these sources, and save the tests
+# that plan models most of their time.
+set(SHARDRUN_TEST_ENVIRONMENT SHARDRUN_CACHE=${CMAKE_BINARY_DIR}/cache
   SHARDRUN_CALIBRATION=none OMP_DYNAMIC=false OMP_THREAD_LIMIT=1024 OMP_STACKSIZE=8M
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
@@ -179,7 +181,7 @@ endfunction()
 # How tests call mpirun: also as root, with more ranks than cores, without binding ranks to cores.
 set(SHARDRUN_MPIRUN "mpirun --oversubscribe --bind-to none")
 # AddressSanitizer would see Open MPI's own leaks, of modules that are unloaded by then: no suppression can name them.
-set(SHARDRUN_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
+set(SHARDRUN_MPI_ENVIRONMENT SHARDRUN_CACHE=${CMAKE_BINARY_DIR}/cache OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
   OMP_STACKSIZE=8M ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp)
 if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")

@@ -130,6 +130,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
   best_report.build_seconds = total.build_seconds;
   best_report.solve_seconds = total.solve_seconds;
   best_report.distinct_rules = rules.distinct_rules();
+  best_report.kept_rules = rules.kept_rules();
   if (report != nullptr) *report = best_report;
   return *best;
 }

@@ -71,6 +71,7 @@ class Planning {
     if (!plan_) take_smallest();
     if (!plan_) refuse();
     report_.distinct_rules = rules_.distinct_rules();
+    report_.kept_rules = rules_.kept_rules();
     return *plan_;
   }
 

@@ -78,6 +78,7 @@ struct HintOutcome {
 
 struct PlanReport {
   int nodes = 0, folded_nodes = 0, distinct_rules = 0, kernel_runs = 0;
+  int kept_rules = 0;  // of the distinct ones, those that earlier runs have found
   // Processor time.
   double discovery_seconds = 0, build_seconds = 0, solve_seconds = 0;
   double lower_bound = 0, cost = 0;  // of the Problem; cost / lower_bound - 1 is the gap

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/files/input_file.h"
+#include "error_context.h"
 #include "explain/figures.h"
 #include "explain/hints.h"
 #include "plan.h"
@@ -75,6 +77,26 @@ std::string explain_loops(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     require_made_for(model.impl(), plan.impl());
     return loops_text(explained(model.impl(), plan.impl()));
+  });
+}
+
+std::string plan_page(const Model& model, const TrainingPlan& plan, const TrainingPlan* other,
+                      const std::string& report) {
+  return at_boundary([&] {
+    constexpr int64_t kMostBytes = int64_t{256} << 20;
+    require_made_for(model.impl(), plan.impl());
+    const std::string measured =
+        report.empty() ? "" : read_input_file(report, "a run's report", kMostBytes);
+    std::optional<Explained> its;
+    if (other != nullptr) {
+      require_made_for(model.impl(), other->impl());
+      its.emplace(explained(model.impl(), other->impl()));
+    }
+    const Explained own = explained(model.impl(), plan.impl());
+    std::string page;
+    within(report,
+           [&] { page = page_html(own, model.impl().path, its ? &*its : nullptr, measured); });
+    return page;
   });
 }
 

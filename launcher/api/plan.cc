@@ -23,6 +23,7 @@
 #include "option_json.h"
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
+#include "planner/rules/rule_file.h"
 #include "planner/space/plan_check.h"
 #include "ranks/backend.h"
 #include "ranks/capacity.h"
@@ -123,9 +124,12 @@ std::function<void(Plan&)> retiming(
   };
 }
 
-/// The same with every plan's arena, and its times, of the ranks' programs.
-PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures) {
-  options.arena_use = [&, limit = options.memory_limit](const Plan& candidate) {
+/// The same with every plan's arena, and its times, of the ranks' programs. `on_progress` hears of
+/// each.
+PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
+                       const std::function<void(const std::string&)>& on_progress = nullptr) {
+  options.arena_use = [&, on_progress, limit = options.memory_limit](const Plan& candidate) {
+    if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
@@ -157,8 +161,14 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
              "--tactic batch@turns=", turns, ": the model was loaded for ",
              model.train.micro_batches, " micro-batches a step; ModelOptions::accumulate, which ",
              "load_and_plan sets, has to say the same");
-  RuleCache rules;
-  PlanOptions options = laying_out(plan_options(model, request, limit), out.cluster, measures);
+  RuleCache rules(rule_file_path());
+  if (request.on_progress) {
+    rules.on_search = [&](const std::string& op) {
+      request.on_progress("finding out how " + op + " can be cut");
+    };
+  }
+  PlanOptions options =
+      laying_out(plan_options(model, request, limit), out.cluster, measures, request.on_progress);
   options.recompute = request.recompute == "auto" && model.no_training.empty();
   AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
   options.requests.insert(options.requests.end(), annotated.requests.begin(),
@@ -191,6 +201,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   out.report.discovery_seconds += report.discovery_seconds;
   out.report.kernel_runs += report.kernel_runs;
   out.report.distinct_rules = report.distinct_rules;
+  out.report.kept_rules = report.kept_rules;
 }
 
 std::string read_text(const std::string& path) {
@@ -284,7 +295,7 @@ void check(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t ranks) {
 
 /// What was planned here runs its nodes as their rules allow; what a file says may be otherwise.
 void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) {
-  RuleCache rules;
+  RuleCache rules(rule_file_path());
   within("train", [&] { check_strategies(plan.train, step_of(model, plan), rules); });
   if (!plan.with_evaluation) return;
   within("evaluation", [&] { check_strategies(plan.evaluation, model.evaluation, rules); });
@@ -500,7 +511,7 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   options.tactics = mesh_tactics(plan.request.tactics);
   options.recomputed = plan.train.recompute;
   change(options);
-  RuleCache rules;
+  RuleCache rules(rule_file_path());
   return plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
 }
 
@@ -551,9 +562,10 @@ std::string TrainingPlan::summary() const {
   }
   const PlanReport& r = impl_->report;
   if (r.nodes > 0) {
-    out += wrapped(indent,
-                   str(r.nodes, " nodes (", r.folded_nodes, " after folding), ", r.distinct_rules,
-                       " rules from ", r.kernel_runs, " kernel runs, solver ", r.solver));
+    out += wrapped(
+        indent, str(r.nodes, " nodes (", r.folded_nodes, " after folding), ", r.distinct_rules,
+                    " rules", r.kept_rules > 0 ? str(" (", r.kept_rules, " kept)") : "", " from ",
+                    r.kernel_runs, " kernel runs, solver ", r.solver));
     out += wrapped(indent, str("processor seconds: import ", format("%.2f", impl_->import_seconds),
                                ", discovery ", format("%.2f", r.discovery_seconds), ", planning ",
                                format("%.2f", impl_->planning_seconds), " (search ",

@@ -6,6 +6,7 @@
 #include "plan.h"
 #include "planner/game/proposal.h"
 #include "planner/plan_search.h"
+#include "planner/rules/rule_file.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 #include "shardrun/play.h"
@@ -64,7 +65,7 @@ struct PlanSession::Impl {
   Mesh mesh;
   Cluster cluster;
   PlanOptions options;
-  RuleCache rules;
+  RuleCache rules{rule_file_path()};
   std::optional<PlanSearch> search;
   std::unique_ptr<GameTable> table;
   std::optional<PlanGame> game;

@@ -12,6 +12,7 @@
 #include "micro_batches.h"
 #include "model.h"
 #include "plan.h"
+#include "planner/rules/rule_file.h"
 #include "planner/schedule/colours.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
@@ -200,7 +201,7 @@ TacticReport report_tactics(World& world, const Model& model, const PlanRequest&
 
 std::string explain_colours(const Model& model) {
   return at_boundary([&] {
-    RuleCache cache;
+    RuleCache cache(rule_file_path());
     const Graph& graph = model.impl().train;
     return to_string(Colours(graph, rules_of(graph, cache)), graph);
   });
@@ -208,7 +209,7 @@ std::string explain_colours(const Model& model) {
 
 std::string explain_rules(const Model& model) {
   return at_boundary([&] {
-    RuleCache cache;
+    RuleCache cache(rule_file_path());
     const Graph& graph = model.impl().train;
     const RuleOf rule_of = rules_of(graph, cache);
     return rules_text(Colours(graph, rule_of), graph, rule_of);

@@ -45,13 +45,14 @@ Command calibrate_command();
 Command export_command();
 Command model_command();
 Command bench_command();
+Command manual_command();
 
 /// In the order of --help.
 inline std::vector<Command> commands() {
   return {train_command(), plan_command(),    verify_command(),    evaluate_command(),
           run_command(),   sample_command(),  rules_command(),     play_command(),
           solve_command(), explain_command(), calibrate_command(), export_command(),
-          model_command(), bench_command()};
+          model_command(), bench_command(),   manual_command()};
 }
 
 }  // namespace shardrun::cli

@@ -9,13 +9,16 @@ namespace shardrun::cli {
 namespace {
 
 struct Explain {
-  std::string plan, model, why, what_if, other;
+  std::string plan, model, why, what_if, other, page, report;
   bool colours = false, loops = false;
 };
 
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where
 /// it is now.
 int run_explain(const Explain& explain, Arguments& args) {
+  if (!explain.report.empty() && explain.page.empty())
+    throw Failure(Failure::Kind::call,
+                  "--report: got " + explain.report + ", wanted --html with it");
   const PlannedModel planned = read_planned_model(explain.plan);
   World world = World::threads(planned.ranks);
   const Model model =
@@ -26,7 +29,16 @@ int run_explain(const Explain& explain, Arguments& args) {
     request.ranks = path == explain.plan ? planned.ranks : read_planned_model(path).ranks;
     return make_plan(world, model, request);
   };
+  check_outputs(
+      world, {{"--html", explain.page}},
+      {{"the plan", explain.plan}, {"--diff", explain.other}, {"--report", explain.report}});
   const TrainingPlan plan = read(explain.plan);
+  if (!explain.page.empty()) {
+    const std::optional<TrainingPlan> other =
+        explain.other.empty() ? std::nullopt : std::optional(read(explain.other));
+    write_output(explain.page, plan_page(model, plan, other ? &*other : nullptr, explain.report));
+    return 0;
+  }
   if (explain.why.empty() && explain.what_if.empty() && explain.other.empty() && !explain.colours &&
       !explain.loops)
     std::printf("%s", explain_plan(model, plan).c_str());
@@ -54,6 +66,12 @@ void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
   app.add_option(
       "--diff", explain.other,
       "What another plan for the same model does differently, and where its time differs");
+  app.add_option("--html", explain.page,
+                 "Write the plan as one HTML page to this file, with what --diff says, and print "
+                 "nothing");
+  app.add_option("--report", explain.report,
+                 "--html: the file of a run's --report, whose times are shown beside the predicted "
+                 "ones");
   app.add_flag(
       "--colours", explain.colours,
       "Dims that are cut together, in groups that look alike, and where nodes can cut them "

@@ -19,6 +19,7 @@ struct Arguments {
   std::string accumulate;                    // a number, or auto
   std::map<std::string, std::string> bytes;  // by flag: 16GiB
   bool verbose = false;
+  bool quiet = false;              // --quiet: warnings and errors alone
   std::vector<std::string> words;  // of the call, for people who are to repeat it
   std::string recipe;              // what the model's file adds to the call, for people
   std::string output;              // -o

@@ -13,12 +13,14 @@ namespace {
 struct PlanFiles {
   std::string passes, stop_after;  // programs, pass by pass
   std::string annotated;           // the model, with the plan in it
+  std::string page;                // HTML
 };
 
 int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   if (args.threads) world.assume_threads(*args.threads);
-  check_outputs(world, {{"--output", args.output}, {"--annotate", files.annotated}},
-                files_read(args));
+  check_outputs(
+      world, {{"--output", args.output}, {"--annotate", files.annotated}, {"--html", files.page}},
+      files_read(args));
   args.plan.ranks = args.ranks                     ? *args.ranks
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
                                                    : mesh_ranks(args.plan.mesh);
@@ -31,6 +33,7 @@ int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   std::printf("%s", plan_details(model, plan).c_str());
   std::fflush(stdout);  // where that is the output, too
   if (!args.output.empty()) write_output(args.output, plan_json(model, plan));
+  if (!files.page.empty()) write_output(files.page, plan_page(model, plan));
   if (!files.annotated.empty())
     annotate_model(model, plan, files.annotated, args.plan.configuration);
   if (!files.passes.empty()) dump_passes(model, plan, files.passes, files.stop_after);
@@ -48,6 +51,9 @@ void add_planning_options(CLI::App& app, Arguments& args, PlanFiles& files) {
   add_field(app, args, &TrainOptions::checkpoint,
             "Count memory for the checkpoints of a run that has this flag");
   app.add_option("-o,--output", args.output, "Write the plan as JSON to this file");
+  app.add_option("--html", files.page,
+                 "Write the plan as one HTML page to this file: timeline, memory, how values are "
+                 "cut, the most expensive collectives");
   app.add_option(
       "--annotate", files.annotated,
       "Write the model to this file, with the plan as sharding annotations of its nodes");

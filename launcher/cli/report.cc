@@ -60,10 +60,6 @@ void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_
   }
 }
 
-namespace {
-
-/// Does a person watch? mpirun gives its ranks a terminal of its own and passes on what they print,
-/// so under a launcher it is the launcher's output that counts.
 bool on_terminal() {
   if (isatty(STDOUT_FILENO) != 1) return false;
   if (!std::getenv("OMPI_COMM_WORLD_RANK")) return true;
@@ -75,24 +71,29 @@ bool on_terminal() {
   return terminal;
 }
 
-}  // namespace
+Progress::Progress(int64_t steps, bool quiet) : steps_(steps), quiet_(quiet) {
+  if (!quiet && on_terminal()) screen_.emplace(steps);
+}
 
-Progress::Progress(int64_t steps) : steps_(steps), terminal_(on_terminal()) {}
+void Progress::print(const std::function<void()>& print) {
+  if (screen_) {
+    screen_->above(print);
+  } else {
+    print();
+  }
+  std::fflush(stdout);
+}
 
 void Progress::step(const StepReport& r) {
   total_.step_ms += r.step_ms;
   total_.samples_per_s += r.samples_per_s * r.step_ms;
   total_.tokens_per_s += r.tokens_per_s * r.step_ms;
-  if (terminal_) {
-    constexpr int kWidth = 24;
-    const int done = steps_ > 0 ? static_cast<int>(kWidth * r.step / steps_) : kWidth;
-    std::printf("\r[%s%s] %lld/%lld  loss %.4f  %s   ",
-                std::string(static_cast<size_t>(done), '#').c_str(),
-                std::string(static_cast<size_t>(kWidth - done), '.').c_str(),
-                static_cast<long long>(r.step), static_cast<long long>(steps_), r.loss,
-                speed_text(r).c_str());
-    if (r.step == steps_) std::printf("\n");
-  } else if (r.step == 1 || r.step == steps_ || r.step % std::max<int64_t>(1, steps_ / 20) == 0) {
+  if (quiet_) return;
+  if (screen_) {
+    screen_->step(r);
+    return;
+  }
+  if (r.step == 1 || r.step == steps_ || r.step % std::max<int64_t>(1, steps_ / 20) == 0) {
     std::printf("step %lld/%lld  loss %.4f  lr %.3g  grad norm %.3g  %.1f ms (comm %.1f)  %s\n",
                 static_cast<long long>(r.step), static_cast<long long>(steps_), r.loss, r.lr,
                 r.grad_norm, r.step_ms, r.comm_ms, speed_text(r).c_str());
@@ -105,46 +106,53 @@ void Progress::eval(const EvalReport& r) {
   best_.best_step = r.best_step;
   best_.test_loss = r.test_loss;
   best_.test_accuracy = r.test_accuracy;
+  if (quiet_) return;
+  if (screen_) screen_->eval(r);
   const int64_t apart = std::max<int64_t>(1, steps_ / 20);
   if (told_ > 0 && r.step - told_ < apart && r.step != steps_) return;
   told_ = r.step;
-  std::printf("%sstep %lld  validation loss %.4f%s\n", terminal_ ? "\r\033[K" : "",
-              static_cast<long long>(r.step), r.val_loss, accuracy_text(r.val_accuracy).c_str());
-  std::fflush(stdout);
+  print([&] {
+    std::printf("step %lld  validation loss %.4f%s\n", static_cast<long long>(r.step), r.val_loss,
+                accuracy_text(r.val_accuracy).c_str());
+  });
 }
 
 void Progress::checkpoint(const CheckpointReport& r) {
-  const char* const begin = terminal_ ? "\r\033[K" : "";
   const auto step = static_cast<long long>(r.step);
-  std::fflush(stdout);
   if (!r.failure.empty()) {
-    std::fprintf(stderr, "%swarning: the checkpoint of step %lld was not written: %s\n", begin,
-                 step, r.failure.c_str());
+    print([&] {
+      std::fprintf(stderr, "warning: the checkpoint of step %lld was not written: %s\n", step,
+                   r.failure.c_str());
+    });
   }
   if (!r.left.empty()) {
-    std::fprintf(stderr, "%swarning: an older checkpoint could not be removed: %s\n", begin,
-                 r.left.c_str());
+    print([&] {
+      std::fprintf(stderr, "warning: an older checkpoint could not be removed: %s\n",
+                   r.left.c_str());
+    });
   }
   const int64_t apart = std::max<int64_t>(1, steps_ / 20);
-  if (!r.failure.empty() || (saved_ > 0 && r.step - saved_ < apart && r.step != steps_)) return;
+  if (quiet_ || !r.failure.empty() || (saved_ > 0 && r.step - saved_ < apart && r.step != steps_))
+    return;
   saved_ = r.step;
-  std::printf("%sstep %lld  checkpoint of %.1f MB in %.2f s, training stood still for %.3f s\n",
-              begin, step, static_cast<double>(r.bytes) / 1e6, r.seconds, r.stalled_seconds);
-  std::fflush(stdout);
+  print([&] {
+    std::printf("step %lld  checkpoint of %.1f MB in %.2f s, training stood still for %.3f s\n",
+                step, static_cast<double>(r.bytes) / 1e6, r.seconds, r.stalled_seconds);
+  });
 }
 
 void Progress::note(const std::string& text) {
   if (text.empty()) return;
-  std::printf("%snote: %s\n", terminal_ ? "\r\033[K" : "", text.c_str());
-  std::fflush(stdout);
+  print([&] { std::fprintf(quiet_ ? stderr : stdout, "note: %s\n", text.c_str()); });
 }
 
 void Progress::finish(const TrainReport& report) {
+  if (quiet_) return;
+  if (screen_) screen_->finish();
   if (!report.losses.empty()) {
     StepReport mean = total_;  // over all steps, validation left out
     mean.samples_per_s /= total_.step_ms;
     mean.tokens_per_s /= total_.step_ms;
-    if (terminal_ && static_cast<int64_t>(report.losses.size()) < steps_) std::printf("\n");
     std::printf("trained %zu steps in %.1f s: loss %.4f -> %.4f, %s\n", report.losses.size(),
                 report.seconds, report.losses.front(), report.losses.back(),
                 speed_text(mean).c_str());

@@ -1,8 +1,11 @@
 // What the leader prints: the model, progress, the end.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
+#include "screen/screen.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun::cli {
@@ -12,11 +15,16 @@ void print_model(const Model& model, bool verbose);
 /// "rank 0: predicted …, allocated …", a line for each rank.
 void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_t>& allocated);
 
-/// A progress bar on a terminal; on a pipe about twenty plain lines. Of many validations and
-/// checkpoints, too, about twenty are printed; failures always are, on stderr.
+/// Does a person watch? mpirun gives its ranks a terminal of its own and passes on what they print,
+/// so under a launcher it is the launcher's output that counts.
+bool on_terminal();
+
+/// Lines that stay put on a terminal (screen/screen.h); on a pipe about twenty plain ones. Of many
+/// validations and checkpoints, too, about twenty are printed; failures always are, on stderr.
+/// `quiet`: these and notes alone, on stderr.
 class Progress {
  public:
-  explicit Progress(int64_t steps);
+  Progress(int64_t steps, bool quiet);
   void step(const StepReport& report);
   void eval(const EvalReport& report);
   void checkpoint(const CheckpointReport& report);
@@ -24,8 +32,12 @@ class Progress {
   void finish(const TrainReport& report);
 
  private:
+  /// What `print` prints stays, above the lines of the screen if there are any.
+  void print(const std::function<void()>& print);
+
   int64_t steps_;
-  bool terminal_;
+  bool quiet_;
+  std::optional<ScreenPainter> screen_;
   int64_t told_ = 0;   // the last validation's step that was printed
   int64_t saved_ = 0;  // the last checkpoint's
   EvalReport best_;    // step 0: none

@@ -47,13 +47,13 @@ TrainReport run_train(World& world, Arguments& args, RunReport& run_report) {
   auto start = std::chrono::steady_clock::now();
   const auto [model, plan, tried] = load_and_plan(world, args, [&](const Model& loaded) {
     const std::string data = check_training(world, loaded, args.train);
-    if (world.leader()) std::printf("data: %s\n", data.c_str());
+    if (world.leader() && !args.quiet) std::printf("data: %s\n", data.c_str());
     start = std::chrono::steady_clock::now();
   });
   const std::chrono::duration<double> planning = std::chrono::steady_clock::now() - start;
   if (!args.report.empty())
     run_report.add(plan, plan_figures(world, model, plan), planning.count());
-  Progress progress(args.train.steps);
+  Progress progress(args.train.steps, args.quiet);
   MpirunPatience patience;
   const bool stops_with_one = !args.train.checkpoint.empty();
   args.train.on_step = [&](const StepReport& step) {
@@ -75,7 +75,7 @@ TrainReport run_train(World& world, Arguments& args, RunReport& run_report) {
   if (!world.leader()) return report;
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
-  if (!report.checkpoint.empty() && !args.train.checkpoint.empty())
+  if (!args.quiet && !report.checkpoint.empty() && !args.train.checkpoint.empty())
     std::printf("checkpoint: %s; %s\n%s\n", report.checkpoint.c_str(),
                 how_to_resume(world, args, report.checkpoint).c_str(),
                 how_to_export(report.checkpoint, args).c_str());

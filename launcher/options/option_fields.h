@@ -505,6 +505,11 @@ inline constexpr auto kTrainOptions = std::make_tuple(
                                    .name = "metrics",
                                    .help = "Write one JSON object a step to this file",
                                    .group = OptionGroup::metrics}),
+    field(&TrainOptions::board, {.flag = "--board",  // the first rank alone
+                                 .name = "board",
+                                 .help = "Write loss, validation, rates, communication and bytes "
+                                         "to this folder, for TensorBoard",
+                                 .group = OptionGroup::metrics}),
     field(&TrainOptions::profile, {.flag = "--profile",
                                    .name = "profile",
                                    .help = "Write a trace of every rank's steps to this file, for "

@@ -15,18 +15,25 @@ namespace {
 constexpr size_t kKinds = 2;  // kinds of data that are looked at: mixed and negative
 constexpr int64_t kMostStride = 32;
 
-/// Marks the rows along `dim` in which two tensors of one type differ.
-void mark_differences(const Tensor& a, const Tensor& b, int dim, std::vector<bool>& rows) {
+/// Marks, for each dim, the rows in which two tensors of one type differ.
+void mark_differences(const Tensor& a, const Tensor& b, std::vector<std::vector<bool>>& rows) {
   const Shape& shape = a.shape();
-  const int64_t element = size_of(a.dtype());
-  int64_t inner = element;
-  for (size_t d = at(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
-  const int64_t extent = shape[at(dim)], count = a.count() * element;
+  const int64_t element = size_of(a.dtype()), inner = shape.empty() ? 1 : shape.back();
+  const auto run = static_cast<size_t>(inner * element), width = static_cast<size_t>(element);
+  const int64_t runs = inner == 0 ? 0 : a.count() / inner;
   const char *x = static_cast<const char*>(a.data()), *y = static_cast<const char*>(b.data());
-  for (int64_t offset = 0; offset < count; offset += inner) {
-    const auto row = at(static_cast<int>(offset / inner % extent));
-    if (!rows[row] && std::memcmp(x + offset, y + offset, static_cast<size_t>(inner)) != 0)
-      rows[row] = true;
+  for (int64_t r = 0; r < runs; ++r, x += run, y += run) {
+    if (std::memcmp(x, y, run) == 0) continue;
+    int64_t outer = r;
+    for (size_t d = shape.size(); d-- > 1;) {
+      rows[d - 1][static_cast<size_t>(outer % shape[d - 1])] = true;
+      outer /= shape[d - 1];
+    }
+    if (shape.empty()) continue;
+    std::vector<bool>& last = rows.back();
+    for (size_t i = 0; i < last.size(); ++i) {
+      if (!last[i] && std::memcmp(x + i * width, y + i * width, width) != 0) last[i] = true;
+    }
   }
 }
 
@@ -123,16 +130,34 @@ std::vector<Tensor> Dependence::with_row(size_t trial, size_t data, std::vector<
   return operands;
 }
 
-const Dependence::Results& Dependence::changed(size_t trial, size_t data, const NodeDim& dim,
-                                               int64_t row) {
-  const auto key = std::make_tuple(trial, data, dim, row);
+Dependence::Results Dependence::run_changed(size_t trial, size_t data, const NodeDim& dim,
+                                            int64_t row) {
+  return trials_.run_whole(trial, with_row(trial, data, trials_.operands(trial, data), dim, row));
+}
+
+const Dependence::Results& Dependence::changed(size_t trial, const NodeDim& dim, int64_t row) {
+  const auto key = std::make_tuple(trial, dim, row);
   auto it = changed_.find(key);
-  if (it == changed_.end()) {
-    const std::vector<Tensor> operands =
-        with_row(trial, data, trials_.operands(trial, data), dim, row);
-    it = changed_.emplace(key, trials_.run_whole(trial, operands)).first;
-  }
+  if (it == changed_.end())
+    it = changed_.emplace(key, run_changed(trial, kMeeting, dim, row)).first;
   return it->second;
+}
+
+const Dependence::Touched& Dependence::touched(size_t trial, const NodeDim& dim, int64_t row) {
+  Touched& found = touched_[{trial, dim, row}];
+  if (!found.empty()) return found;
+  for (const TensorType& type : trials_.small(trial).out) {
+    found.emplace_back();
+    for (int64_t size : type.shape) found.back().emplace_back(static_cast<size_t>(size), false);
+  }
+  for (size_t data = 0; data < kKinds; ++data) {
+    Results other;
+    if (data != kMeeting) other = run_changed(trial, data, dim, row);
+    const Results& now = data == kMeeting ? changed(trial, dim, row) : other;
+    for (size_t r = 0; r < now.size(); ++r)
+      mark_differences(trials_.results(trial, data)[r], now[r], found[r]);
+  }
+  return found;
 }
 
 bool Dependence::touches_some(const NodeDim& operand, const NodeDim& result) {
@@ -141,12 +166,8 @@ bool Dependence::touches_some(const NodeDim& operand, const NodeDim& result) {
     if (rows < 2 || out < 2) continue;
     // How many results the row changes.
     const auto reach = [&](int64_t row) {
-      std::vector<bool> touched(static_cast<size_t>(out), false);
-      for (size_t data = 0; data < kKinds; ++data) {
-        mark_differences(trials_.results(trial, data)[at(result.index)],
-                         changed(trial, data, operand, row)[at(result.index)], result.dim, touched);
-      }
-      return std::count(touched.begin(), touched.end(), true);
+      const auto& marks = touched(trial, operand, row)[at(result.index)][at(result.dim)];
+      return std::count(marks.begin(), marks.end(), true);
     };
     // From either end on until a row counts: a stride or cropping may leave some out.
     for (const bool from_end : {false, true}) {
@@ -158,34 +179,49 @@ bool Dependence::touches_some(const NodeDim& operand, const NodeDim& result) {
   return false;
 }
 
+Relation Dependence::influence(size_t trial, const NodeDim& operand, const NodeDim& result) {
+  Relation relation(extent(trial, operand), extent(trial, result));
+  for (int64_t row = 0; row < relation.from(); ++row) {
+    const auto& marks = touched(trial, operand, row)[at(result.index)][at(result.dim)];
+    for (int64_t t = 0; t < relation.to(); ++t) {
+      if (marks[static_cast<size_t>(t)]) relation.set(row, t);
+    }
+  }
+  return relation;
+}
+
 std::vector<Relation> Dependence::influence(const NodeDim& operand, const NodeDim& result) {
   std::vector<Relation> relations;
-  for (size_t trial = 0; trial < trials_.count(); ++trial) {
-    Relation relation(extent(trial, operand), extent(trial, result));
-    for (int64_t row = 0; row < relation.from(); ++row) {
-      std::vector<bool> touched(static_cast<size_t>(relation.to()), false);
-      for (size_t data = 0; data < kKinds; ++data) {
-        mark_differences(trials_.results(trial, data)[at(result.index)],
-                         changed(trial, data, operand, row)[at(result.index)], result.dim, touched);
-      }
-      for (int64_t t = 0; t < relation.to(); ++t) {
-        if (touched[static_cast<size_t>(t)]) relation.set(row, t);
-      }
-    }
-    relations.push_back(std::move(relation));
-  }
+  for (size_t trial = 0; trial < trials_.count(); ++trial)
+    relations.push_back(influence(trial, operand, result));
   return relations;
 }
 
-bool Dependence::add_up(size_t trial, const Results& both, const Results& first,
-                        const Results& second) const {
+bool Dependence::add_up(size_t trial, const Results& together,
+                        std::span<const Results* const> alone) const {
   const Results& none = trials_.results(trial, kMeeting);
-  for (size_t r = 0; r < both.size(); ++r) {
-    if (!is_float(both[r].dtype())) continue;
-    for (int64_t i = 0; i < both[r].count(); ++i) {
-      const double w = both[r].at(i), x = first[r].at(i), y = second[r].at(i), z = none[r].at(i);
-      const double scale = std::abs(w) + std::abs(x) + std::abs(y) + std::abs(z);
-      if (std::abs(w - x - y + z) > 1e-9 * scale) return false;
+  for (size_t r = 0; r < together.size(); ++r) {
+    if (!is_float(together[r].dtype())) continue;
+    // together - none is the sum of the changes alone: w - x - y + z = 0 of two.
+    const Tensor w = convert(together[r], DType::f64), z = convert(none[r], DType::f64);
+    const int64_t count = w.count();
+    const double *pw = w.as<double>(), *pz = z.as<double>();
+    std::vector<double> rest(pw, pw + count), scale(static_cast<size_t>(count));
+    const auto others = static_cast<double>(alone.size()) - 1;
+    for (size_t i = 0; i < rest.size(); ++i) {
+      rest[i] += others * pz[i];
+      scale[i] = std::abs(pw[i]) + others * std::abs(pz[i]);
+    }
+    for (const Results* one : alone) {
+      const Tensor x = convert((*one)[r], DType::f64);
+      const double* px = x.as<double>();
+      for (size_t i = 0; i < rest.size(); ++i) {
+        rest[i] -= px[i];
+        scale[i] += std::abs(px[i]);
+      }
+    }
+    for (size_t i = 0; i < rest.size(); ++i) {
+      if (std::abs(rest[i]) > 1e-9 * scale[i]) return false;
     }
   }
   return true;
@@ -196,17 +232,42 @@ bool Dependence::meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeD
   const std::vector<Tensor> operands =
       with_row(trial, kMeeting,
                with_row(trial, kMeeting, trials_.operands(trial, kMeeting), a, row_a), b, row_b);
-  return !add_up(trial, trials_.run_whole(trial, operands), changed(trial, kMeeting, a, row_a),
-                 changed(trial, kMeeting, b, row_b));
+  const Results* alone[] = {&changed(trial, a, row_a), &changed(trial, b, row_b)};
+  return !add_up(trial, trials_.run_whole(trial, operands), alone);
+}
+
+const Dependence::Results& Dependence::replaced(size_t trial, size_t operand) {
+  Results& found = replaced_[{trial, operand}];
+  if (found.empty()) {
+    std::vector<Tensor> operands = trials_.operands(trial, kMeeting);
+    operands[operand] = others(trial, kMeeting)[operand];
+    found = trials_.run_whole(trial, operands);
+  }
+  return found;
+}
+
+bool Dependence::some_meet(size_t trial) {
+  const auto [it, fresh] = some_meet_.try_emplace(trial, false);
+  if (!fresh) return it->second;
+  std::vector<const Results*> alone;
+  for (size_t i = 0; i < trials_.operands(trial, kMeeting).size(); ++i)
+    alone.push_back(&replaced(trial, i));
+  it->second = !add_up(trial, trials_.run_whole(trial, others(trial, kMeeting)), alone);
+  return it->second;
 }
 
 bool Dependence::meet(size_t trial, size_t a, size_t b) {
-  const std::vector<Tensor>& other = others(trial, kMeeting);
-  std::vector<Tensor> first = trials_.operands(trial, kMeeting), second = first, both = first;
-  first[a] = both[a] = other[a];
-  second[b] = both[b] = other[b];
-  return !add_up(trial, trials_.run_whole(trial, both), trials_.run_whole(trial, first),
-                 trials_.run_whole(trial, second));
+  if (trials_.operands(trial, kMeeting).size() > kFew && !some_meet(trial)) return false;
+  const auto [it, fresh] = meet_.try_emplace({trial, std::min(a, b), std::max(a, b)}, false);
+  if (fresh) {
+    const std::vector<Tensor>& other = others(trial, kMeeting);
+    std::vector<Tensor> both = trials_.operands(trial, kMeeting);
+    both[a] = other[a];
+    both[b] = other[b];
+    const Results* alone[] = {&replaced(trial, a), &replaced(trial, b)};
+    it->second = !add_up(trial, trials_.run_whole(trial, both), alone);
+  }
+  return it->second;
 }
 
 std::vector<Relation> Dependence::interaction(const NodeDim& a, const NodeDim& b) {

@@ -46,6 +46,8 @@ class Dependence {
 
   /// Rows of an operand's dim and the rows of a result's dim that they change, in every trial.
   std::vector<Relation> influence(const NodeDim& operand, const NodeDim& result);
+  /// The same in one trial.
+  Relation influence(size_t trial, const NodeDim& operand, const NodeDim& result);
   /// Does the first or last row of the operand's dim that changes anything change some rows of the
   /// result's dim and leave others, in any trial? A few runs, to save all the others where there is
   /// nothing to find.
@@ -61,18 +63,32 @@ class Dependence {
   const std::vector<Tensor>& others(size_t trial, size_t data);
   std::vector<Tensor> with_row(size_t trial, size_t data, std::vector<Tensor> operands,
                                const NodeDim& dim, int64_t row);
-  /// The results with one row of one operand replaced.
-  const Results& changed(size_t trial, size_t data, const NodeDim& dim, int64_t row);
-  /// Results of two changed operands are what the changes of each add up to.
-  bool add_up(size_t trial, const Results& both, const Results& first, const Results& second) const;
+  Results run_changed(size_t trial, size_t data, const NodeDim& dim, int64_t row);
+  /// The results with one row of one operand replaced, on the data by which it is judged what
+  /// meets.
+  const Results& changed(size_t trial, const NodeDim& dim, int64_t row);
+  /// For each result and each of its dims, the rows that change if the row is replaced.
+  using Touched = std::vector<std::vector<std::vector<bool>>>;
+  const Touched& touched(size_t trial, const NodeDim& dim, int64_t row);
+  /// The results with one operand replaced as a whole.
+  const Results& replaced(size_t trial, size_t operand);
+  /// Results of several changes together are what the changes of each alone add up to.
+  bool add_up(size_t trial, const Results& together, std::span<const Results* const> alone) const;
   bool meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeDim& b, int64_t row_b);
   bool meet(size_t trial, size_t a, size_t b);  // the operands as a whole
+  /// Do any operands, all replaced? Saves asking each pair of many that are put side by side.
+  bool some_meet(size_t trial);
 
   static constexpr size_t kMeeting = 0;  // the data by which it is judged what meets
+  static constexpr size_t kFew = 4;      // operands whose pairs are asked at once
 
   Trials& trials_;
   std::map<std::pair<size_t, size_t>, std::vector<Tensor>> others_;
-  std::map<std::tuple<size_t, size_t, NodeDim, int64_t>, Results> changed_;
+  std::map<std::tuple<size_t, NodeDim, int64_t>, Results> changed_;
+  std::map<std::tuple<size_t, NodeDim, int64_t>, Touched> touched_;
+  std::map<std::pair<size_t, size_t>, Results> replaced_;
+  std::map<std::tuple<size_t, size_t, size_t>, bool> meet_;
+  std::map<size_t, bool> some_meet_;
 };
 
 }  // namespace shardrun

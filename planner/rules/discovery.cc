@@ -16,7 +16,7 @@ using Candidate = Trials::Candidate;
 using Kind = Placement::Kind;
 
 // Of cut dims of one size; beyond, one operand or two are cut, or all; of more pairs, one or all.
-constexpr size_t kMostCombinations = 20000, kMostPairs = 2000;
+constexpr size_t kMostCombinations = 2048, kMostPairs = 2000;
 constexpr double kMostResultCuts = 4096;
 constexpr int kMostDims = 16;  // looked at where one dim is cut throughout
 // Operands of which every subset is tried as partial sums; of more, each alone and all together.
@@ -49,6 +49,7 @@ class RuleSearch {
       cut_operands();
       if (results_steer_) cut_results_only();
       search_windows(trials_, rule_.options, [&](const Candidate& candidate) {
+        rule_.by_sizes = true;
         return trials_.fits_node(candidate) && try_candidate(candidate);
       });
       split_operands();

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -61,6 +63,9 @@ struct SpmdRule {
   };
   std::vector<Option> options;  // the all-replicated option is implied, not listed
   int kernel_runs = 0;          // spent on finding it
+  /// Were options judged by the sizes of the node itself, too? Else another node with its rule_key
+  /// has this rule, whatever its sizes.
+  bool by_sizes = false;
 };
 std::string to_string(const SpmdRule::Option& option);  // "[S0, -] -> [S0]", "[S1, S0] -> [P(sum)]"
 
@@ -94,16 +99,34 @@ SpmdRule discover(const Node& node, std::span<const TensorType> in, const Eviden
 /// parts divide 8, S2 -> S1 where they divide 3.
 SpmdRule reshape_rule(const Shape& from, const Shape& to);
 
+class RuleFile;
+
 /// Rules by op, attributes and shape class (which dims are 1, which are equal).
 class RuleCache {
  public:
+  /// Who may write what was found to the file: of the ranks of a job, one.
+  enum class Keep { read_and_write, read_only };
+  /// Of this process alone.
+  RuleCache();
+  /// With those of a file (planner/rules/rule_file.h), which the destructor writes.
+  explicit RuleCache(const std::string& file, Keep keep = Keep::read_and_write);
+  ~RuleCache();
+  RuleCache(const RuleCache&) = delete;
+  RuleCache& operator=(const RuleCache&) = delete;
+
   const SpmdRule& rule(const Node& node, std::span<const TensorType> in);
   int kernel_runs() const { return kernel_runs_; }
   int distinct_rules() const { return static_cast<int>(rules_.size()); }
+  int kept_rules() const { return kept_rules_; }  // of them, those that the file had
+
+  /// Called before a rule is searched for, with the op.
+  std::function<void(const std::string& op)> on_search;
 
  private:
   std::map<std::string, SpmdRule> rules_;
-  int kernel_runs_ = 0;
+  std::unique_ptr<RuleFile> file_;
+  Keep keep_ = Keep::read_only;
+  int kernel_runs_ = 0, kept_rules_ = 0;
 };
 
 /// The cache's key: two nodes with one key have one rule. Built from what discovery would run (op,

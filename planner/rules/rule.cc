@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "planner/rules/discovery.h"
+#include "planner/rules/rule_file.h"
 #include "planner/rules/trial.h"
 
 namespace shardrun {
@@ -98,14 +99,32 @@ std::string rule_key(const Node& node, std::span<const TensorType> in) {
   return key;
 }
 
+RuleCache::RuleCache() = default;
+
+RuleCache::RuleCache(const std::string& file, Keep keep)
+    : file_(std::make_unique<RuleFile>(file)), keep_(keep) {}
+
+RuleCache::~RuleCache() {
+  if (file_ != nullptr && keep_ == Keep::read_and_write) file_->save();
+}
+
 const SpmdRule& RuleCache::rule(const Node& node, std::span<const TensorType> in) {
   const std::string key = rule_key(node, in);
-  auto it = rules_.find(key);
-  if (it == rules_.end()) {
-    it = rules_.emplace(key, discover(node, in)).first;
-    kernel_runs_ += it->second.kernel_runs;
+  const auto it = rules_.find(key);
+  if (it != rules_.end()) return it->second;
+  // Reshape's is derived in less time than a file is looked through.
+  const bool kept = file_ != nullptr && node.op != "reshape";
+  std::optional<SpmdRule> found;
+  if (kept) found = file_->find(key, node, in);
+  if (found) {
+    ++kept_rules_;
+  } else {
+    if (on_search) on_search(node.op);
+    found = discover(node, in);
+    kernel_runs_ += found->kernel_runs;
+    if (kept) file_->add(key, node, in, *found);
   }
-  return it->second;
+  return rules_.emplace(key, std::move(*found)).first->second;
 }
 
 }  // namespace shardrun

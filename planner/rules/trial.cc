@@ -70,7 +70,7 @@ bool adds_windows(const Locals& l) {
     Tensor placed({DType::f64, l.whole.shape()});
     const Tensor part = convert(l.parts[s], DType::f64);
     copy_box(part.data(), l.boxes[s], placed.data(), all, l.boxes[s], size_of(DType::f64));
-    for (int64_t i = 0; i < sum.count(); ++i) {
+    for (int64_t i = 0, count = sum.count(); i < count; ++i) {
       sum.as<double>()[i] += placed.as<double>()[i];
       magnitude.as<double>()[i] += std::abs(placed.as<double>()[i]);
     }
@@ -85,9 +85,11 @@ bool reduces(const Locals& l) {
     return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance);
   }
   Tensor magnitude({DType::f64, l.whole.shape()});  // of the terms: what rounding is relative to
+  const int64_t count = magnitude.count();
   for (const Tensor& part : l.parts) {
-    for (int64_t i = 0; i < magnitude.count(); ++i)
-      magnitude.as<double>()[i] += std::abs(part.at(i));
+    const Tensor terms = part.dtype() == DType::f64 ? part : convert(part, DType::f64);
+    for (int64_t i = 0; i < count; ++i)
+      magnitude.as<double>()[i] += std::abs(terms.as<double>()[i]);
   }
   return same_values(reduce_tensors(l.parts, kOp), l.whole, l.tolerance, &magnitude);
 }

@@ -263,9 +263,16 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
   Random random(seed * 211 + static_cast<uint64_t>(op), 0x5b17);
   const bool floating = is_float(whole.dtype());
   const int64_t n = whole.count();
-  const Tensor true_values = convert(whole, DType::f64);
-  std::vector<std::vector<double>> values(static_cast<size_t>(parts),
-                                          std::vector<double>(static_cast<size_t>(n)));
+  const auto as_f64 = [](const Tensor& t) {
+    return t.dtype() == DType::f64 ? t : convert(t, DType::f64);
+  };
+  const Tensor true_values = as_f64(whole);
+  std::vector<Tensor> out;
+  std::vector<double*> values;
+  for (int64_t p = 0; p < parts; ++p) {
+    out.emplace_back(TensorType{DType::f64, whole.shape()});
+    values.push_back(out.back().as<double>());
+  }
   for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
     const double truth = true_values.as<double>()[i];
     const size_t owner = static_cast<size_t>(random.below(parts));
@@ -321,9 +328,9 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     }
     values[owner][i] = left;
   }
-  std::vector<Tensor> out;
-  for (const auto& v : values)
-    out.push_back(convert(Tensor::from(whole.shape(), v, DType::f64), whole.dtype()));
+  if (whole.dtype() != DType::f64) {
+    for (Tensor& part : out) part = convert(part, whole.dtype());
+  }
   return out;
 }
 

@@ -197,7 +197,7 @@ class WindowSearch {
     for (const NodeDim& operand : operand_dims_) {
       if (operand.dim != result.dim) continue;
       operands.push_back(operand);
-      relations.push_back(dependence_.influence(operand, result)[0]);
+      relations.push_back(dependence_.influence(0, operand, result));
     }
     std::vector<int> sequence;
     int64_t row = 0;

@@ -12,8 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "base/error.h"
-#include "exec/checkpoint/crc32c.h"
 
 namespace shardrun {
 

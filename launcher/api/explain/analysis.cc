@@ -2,11 +2,13 @@
 #include "explain/analysis.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "base/round_up.h"
 #include "exec/collective_step.h"
+#include "explain/critical_path.h"
 #include "explain/names.h"
 #include "explain/planned_steps.h"
 #include "explain/text.h"
@@ -30,13 +32,16 @@ class Analyst {
     out_.node_seconds.assign(graph_.nodes().size(), 0.0);
     for (const Step& step : program_.steps) stepped_.insert(step.node.name);
     const PlannedSteps planned(graph_, of_.plan, of_.cluster, program_);
+    std::vector<double> seconds;
     for (size_t s = 0; s < program_.steps.size(); ++s) {
       const Step& step = program_.steps[s];
       PlannedStep of_step = planned.of(s);
+      seconds.push_back(of_step.seconds);
       of_step.seconds *= static_cast<double>(program_.runs(step));
       if (step.kind == Step::Kind::kernel) add_kernel(step, of_step.seconds);
       if (step.kind == Step::Kind::collective) add_collective(s, of_step);
     }
+    add_timeline(seconds);
     const auto fullest = std::max_element(of_.bytes.begin(), of_.bytes.end());
     out_.rank = fullest == of_.bytes.end() ? 0 : fullest - of_.bytes.begin();
     if (out_.rank != 0) program_ = of_.program(out_.rank);
@@ -52,6 +57,24 @@ class Analyst {
     if (const auto it = values_.find(name); it != values_.end()) return it->second;
     const auto it = values_.find(name.substr(0, name.rfind("@[")));
     return it == values_.end() ? kNoValue : it->second;
+  }
+
+  /// Steps one after the other, unless the plan counts on collectives beside kernels.
+  void add_timeline(const std::vector<double>& seconds) {
+    std::vector<double> starts;
+    critical_path(program_, seconds, &starts);
+    double end = 0;
+    for (size_t s = 0; s < program_.steps.size(); ++s) {
+      const Step& step = program_.steps[s];
+      const bool collective = step.kind == Step::Kind::collective;
+      const bool next_phase = s > 0 && step.phase != program_.steps[s - 1].phase;
+      if (next_phase) end *= static_cast<double>(program_.runs(program_.steps[s - 1]));
+      out_.timeline.push_back(
+          {collective ? step.source : step.node.name,
+           collective ? std::string(step.collective->traits().name) : step.node.op, collective,
+           of_.plan.hidden_seconds > 0 ? starts[s] : end, seconds[s], program_.runs(step)});
+      end += seconds[s];
+    }
   }
 
   void add_kernel(const Step& step, double seconds) {
@@ -194,9 +217,15 @@ class Analyst {
                       : b.role == Role::state   ? "optimizer state"
                       : b.role == Role::constant ? "constants"
                                                  : "batches";
-      if (uses.persistent[at])
-        out_.bytes[uses.kind[at]] += round_up(byte_size(buffer(b.buffer).type), kArenaAlignment);
+      if (!uses.persistent[at]) continue;
+      out_.bytes[uses.kind[at]] += round_up(byte_size(buffer(b.buffer).type), kArenaAlignment);
+      out_.at_peak.push_back(alive_buffer(at, uses.kind[at]));
     }
+  }
+
+  AliveBuffer alive_buffer(size_t b, const std::string& kind) const {
+    const Buffer& of = program_.buffers[b];
+    return {of.name, kind, to_string(of.type), round_up(byte_size(of.type), kArenaAlignment)};
   }
 
   /// What the setup makes, and what kernels keep.
@@ -204,8 +233,10 @@ class Analyst {
     for (const Step& step : program_.setup) {
       for (BufferId b : step.out) {
         uses.persistent[static_cast<size_t>(b)] = true;
-        out_.bytes[step.node.op == "cast" ? "weights in bf16" : "weights in kernels' layouts"] +=
-            round_up(byte_size(buffer(b).type), kArenaAlignment);
+        out_.at_peak.push_back(alive_buffer(
+            static_cast<size_t>(b),
+            step.node.op == "cast" ? "weights in bf16" : "weights in kernels' layouts"));
+        out_.bytes[out_.at_peak.back().kind] += out_.at_peak.back().bytes;
       }
     }
     for (const Step& step : program_.steps) {
@@ -263,6 +294,8 @@ class Analyst {
     std::map<std::string, int64_t> now, most;
     std::map<int64_t, size_t> alive;  // by offset: what runs in place counts once
     int64_t sum = 0, peak = -1;
+    std::vector<size_t> at_peak;  // buffers
+    std::optional<AliveBuffer> scratch_at_peak;
     const auto add = [&](size_t b, int sign) {
       const int64_t bytes = sign * round_up(byte_size(program_.buffers[b].type), kArenaAlignment);
       now[uses.kind[b]] += bytes;
@@ -276,7 +309,12 @@ class Analyst {
       }
       const Step& step = program_.steps[s];
       const int64_t scratch = round_up(step.needs.workspace, kArenaAlignment);
+      out_.alive_bytes.push_back(program_.persistent_bytes + sum + scratch);
       if (sum + scratch > peak) {
+        at_peak.clear();
+        for (const auto& [offset, b] : alive) at_peak.push_back(b);
+        scratch_at_peak.reset();
+        if (scratch > 0) scratch_at_peak = AliveBuffer{step.node.name, "workspace", "", scratch};
         peak = sum + scratch;
         most = now;
         if (scratch > 0)
@@ -292,6 +330,10 @@ class Analyst {
     }
     std::erase_if(most, [](const auto& kind_bytes) { return kind_bytes.second == 0; });
     for (const auto& [name, bytes] : most) out_.bytes[name] += bytes;
+    for (size_t b : at_peak) out_.at_peak.push_back(alive_buffer(b, uses.kind[b]));
+    if (scratch_at_peak) out_.at_peak.push_back(*scratch_at_peak);
+    std::stable_sort(out_.at_peak.begin(), out_.at_peak.end(),
+                     [](const AliveBuffer& a, const AliveBuffer& b) { return a.bytes > b.bytes; });
     return peak;
   }
 

@@ -37,6 +37,20 @@ struct PlannedCollective {
   double seconds = 0;     // of all runs
 };
 
+/// One step of the first rank's Program.
+struct PlannedRun {
+  std::string name, what;  // "h.0.MatMul", "matmul"; of a collective the value, and its kind
+  bool communication = false;
+  double start = 0, seconds = 0;  // of its first run
+  int64_t runs = 1;               // in a step
+};
+
+/// A buffer of the arena that holds something at the peak, or always.
+struct AliveBuffer {
+  std::string name, kind, type;
+  int64_t bytes = 0;
+};
+
 /// Times and calls are those of a step: of what is done in every micro-batch, all of them.
 struct PlanAnalysis {
   std::vector<double> node_seconds;       // per Graph node: the first rank's kernel, as predicted
@@ -51,6 +65,11 @@ struct PlanAnalysis {
   std::map<std::string, int64_t> bytes;
   int64_t arena_bytes = 0, rank = 0;
   std::string peak_step;
+  std::vector<PlannedRun> timeline;  // of the first rank
+  /// Bytes that hold something in each step of the fullest rank's Program, what persists among
+  /// them; and the buffers that do so at the peak, the largest first.
+  std::vector<int64_t> alive_bytes;
+  std::vector<AliveBuffer> at_peak;
 };
 
 /// The same with the steps that bring one value to one reader, one after the other, as one:

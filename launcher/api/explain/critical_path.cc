@@ -32,8 +32,10 @@ StepMemory memory_of(const Program& program, const Step& step) {
 
 }  // namespace
 
-double critical_path(const Program& program, std::span<const double> seconds) {
+double critical_path(const Program& program, std::span<const double> seconds,
+                     std::vector<double>* starts) {
   double out = 0;
+  if (starts != nullptr) starts->assign(program.steps.size(), 0);
   for (const Phase phase : {Phase::micro, Phase::update}) {
     std::vector<size_t> steps;
     std::vector<StepMemory> memory;
@@ -46,12 +48,10 @@ double critical_path(const Program& program, std::span<const double> seconds) {
     const std::vector<bool> waits = waits_for_side(memory);
     double kernels = 0, collectives = 0;  // when each stream is done
     for (size_t i = 0; i < steps.size(); ++i) {
-      if (memory[i].on_side) {
-        collectives = std::max(collectives, kernels) + seconds[steps[i]];
-      } else {
-        if (waits[i]) kernels = std::max(kernels, collectives);
-        kernels += seconds[steps[i]];
-      }
+      double& clock = memory[i].on_side ? collectives : kernels;
+      if (memory[i].on_side || waits[i]) clock = std::max(kernels, collectives);
+      if (starts != nullptr) (*starts)[steps[i]] = out + clock;
+      clock += seconds[steps[i]];
     }
     out +=
         static_cast<double>(program.runs(program.steps[steps[0]])) * std::max(kernels, collectives);

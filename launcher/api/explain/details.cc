@@ -176,6 +176,24 @@ class Reasons {
 
 }  // namespace
 
+std::vector<ExpensiveCollective> expensive_collectives(const Explained& of,
+                                                       const PlanAnalysis& analysis) {
+  const std::vector<PlannedCollective> collectives = chained(analysis.collectives);
+  const std::vector<Group> groups = most_expensive(collectives);
+  std::vector<ExpensiveCollective> out;
+  if (groups.empty()) return out;
+  Reasons reasons(of);
+  for (const Group& group : groups) {
+    const PlannedCollective& c = *group.first;
+    const std::string times =
+        group.times > 1 ? str(group.times, " x ", c.kind, ", one of '") : c.kind + " of '";
+    out.push_back(
+        {str(times, c.value, "' ", to_string(of.graph.type(c.of)), ": ", c.from, " -> ", c.to),
+         reasons.of(c), group.seconds});
+  }
+  return out;
+}
+
 std::string details_text(const Explained& of, const PlanReport& report,
                          const std::map<std::string, double>& flops) {
   const PlanAnalysis a = analyse(of);
@@ -207,20 +225,11 @@ std::string details_text(const Explained& of, const PlanReport& report,
                   "in step '" + a.peak_step + "'");
   out << part_rows(std::move(bytes), most, text);
 
-  const std::vector<PlannedCollective> collectives = chained(a.collectives);
-  const std::vector<Group> groups = most_expensive(collectives);
-  if (groups.empty()) return out.str();
+  const std::vector<ExpensiveCollective> expensive = expensive_collectives(of, a);
+  if (expensive.empty()) return out.str();
   out << "most expensive collectives:\n";
-  Reasons reasons(of);
-  for (const Group& group : groups) {
-    const PlannedCollective& c = *group.first;
-    const std::string times =
-        group.times > 1 ? str(group.times, " x ", c.kind, ", one of '") : c.kind + " of '";
-    out << wrapped(
-        right(ms(group.seconds), 10) + " ",
-        str(times, c.value, "' ", to_string(graph.type(c.of)), ": ", c.from, " -> ", c.to));
-    out << reasons.of(c);
-  }
+  for (const ExpensiveCollective& c : expensive)
+    out << wrapped(right(ms(c.seconds), 10) + " ", c.title) << c.reasons;
   out << "('instead': what the step would take more, all else as planned)\n";
   return out.str();
 }

@@ -16,6 +16,16 @@ namespace shardrun {
 std::string details_text(const Explained& of, const PlanReport& report,
                          const std::map<std::string, double>& flops);
 
+/// Collectives that are alike in every layer, together, and what it would cost to be without them.
+struct ExpensiveCollective {
+  std::string title;    // "4 x all_gather, one of 'x' f32[8]: [{m}] -> [-]"
+  std::string reasons;  // lines
+  double seconds = 0;   // of a step
+};
+/// The few that take the most time, that one first.
+std::vector<ExpensiveCollective> expensive_collectives(const Explained& of,
+                                                       const PlanAnalysis& analysis);
+
 /// A table, layer by layer, layers that are alike printed once. `recomputed`: a sentence on what is
 /// computed again, or "".
 std::string table_text(const Explained& of, const std::string& recomputed);
@@ -46,6 +56,12 @@ std::string loops_text(const Explained& of);
 /// What is known of every node of `of.graph`, by name, as a JSON object: op, phase, module, types
 /// of operands and results, and seconds of a step (PlanCosts).
 std::string nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster);
+
+/// The plan as an HTML page (page/page.html) that loads nothing. `title`: of the model. `other`: a
+/// plan whose differences are shown, or null. `report`: the JSON object of a run's --report, or "".
+/// Throws invalid_input for a report that is none, or of another mesh.
+std::string page_html(const Explained& of, const std::string& title, const Explained* other,
+                      const std::string& report);
 
 /// Writes a file for each pass of compile to `folder`: what the pass does, and the rank's program
 /// before and after. `stop_after`: the last one ("": all). Throws invalid_input.

@@ -9,6 +9,7 @@
 
 #include "graph/plan.h"
 #include "planner/reshard/reshard_table.h"
+#include "planner/rules/rule_file.h"
 #include "planner/space/strategy.h"
 
 namespace shardrun {
@@ -52,7 +53,7 @@ class LocalChanges {
   const Graph& graph_;
   const Plan& plan_;
   const Cluster& cluster_;
-  RuleCache rules_;
+  RuleCache rules_{rule_file_path()};
   ReshardTimes times_;
   std::vector<SumPrice> sum_prices_;
   std::map<ValueId, ValueId> replaces_;  // an update -> what it replaces

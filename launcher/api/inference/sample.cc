@@ -14,6 +14,7 @@
 #include "inference/forward.h"
 #include "inference/sampling.h"
 #include "inference/token_step.h"
+#include "planner/rules/rule_file.h"
 #include "planner/token_steps.h"
 #include "ranks/backend.h"
 #include "ranks/ranks.h"
@@ -148,7 +149,7 @@ Text look_at(const SampleRequest& r, const ForwardRequest& request) {
     text.computed_again = str("the text becomes longer than the context of ", text.context,
                               " tokens, of which the last count then");
   } else {
-    RuleCache rules;
+    RuleCache rules(rule_file_path());
     cached_step(graph, model, 1, rules, &text.computed_again);
   }
   return text;
@@ -287,7 +288,7 @@ SampleReport sample(World& world, const SampleRequest& r) {
       decide_on_rank0(world, [&] { return to_json(look_at(r, request)).dump(); })));
   request.reshape = [&](const Graph& graph) {
     if (text.keeps_keys()) return token_step(graph);
-    RuleCache rules;
+    RuleCache rules(rule_file_path(), RuleCache::Keep::read_only);  // every rank's
     return whole_step(graph, find_tokens(graph), rules);
   };
   const Model model = load_forward(world, request);

@@ -5,6 +5,7 @@
 
 #include "exec/data/data_internal.h"
 #include "graph/onnx/import.h"
+#include "planner/rules/rule_file.h"
 #include "planner/token_steps.h"
 
 namespace shardrun {
@@ -32,7 +33,7 @@ std::map<std::string, Tensor> constants_beside_tokens(const std::string& model,
 }
 
 Graph token_step(const Graph& forward) {
-  RuleCache rules;
+  RuleCache rules(rule_file_path(), RuleCache::Keep::read_only);  // every rank's
   std::string why;
   std::optional<Graph> step = cached_step(forward, find_tokens(forward), 1, rules, &why);
   SR_REQUIRE(step, invalid_input,

@@ -171,7 +171,7 @@ void replace(std::vector<MeasuredCollective>& all, const std::string& backend, i
 void prepare_output(const std::string& path, const CalibrateRequest& request, bool mpi) {
   check_device();
   SR_REQUIRE(!path.empty(), invalid_input,
-             "there is no place for the calibration ($HOME is not set, or "
+             "there is no place for the calibration ($HOME is not set, SHARDRUN_CACHE=off or "
              "SHARDRUN_CALIBRATION=none); name a file with -o");
   SR_REQUIRE(request.seconds > 0, invalid_input, "--seconds is ", request.seconds,
              ", wanted more than 0");

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/trained_model.h"
+#include "exec/board/board.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/divergence.h"
 #include "exec/metrics.h"
@@ -141,6 +142,7 @@ class RankRun {
         from = metrics_to_go_on(options_.metrics, resumed.state.metrics);
     }
     if (!options_.metrics.empty()) metrics_.emplace(options_.metrics, from);
+    if (!options_.board.empty()) board_.emplace(options_.board, step_);
   }
 
   void take_step() {
@@ -149,6 +151,7 @@ class RankRun {
     if (leader_) {
       call_.report.losses.push_back(done.loss);
       if (metrics_) note(metrics_->step(metrics_of(done)));
+      if (board_) note(board_->step(metrics_of(done)));
       if (options_.on_step) options_.on_step(done);
     }
     if (done.skipped.empty()) {
@@ -174,6 +177,7 @@ class RankRun {
     if (!eval || !leader_) return;
     call_.report.evals.push_back(*eval);
     if (metrics_) note(metrics_->eval(metrics_of(*eval)));
+    if (board_) note(board_->eval(metrics_of(*eval)));
     if (options_.on_eval) options_.on_eval(*eval);
   }
 
@@ -241,6 +245,7 @@ class RankRun {
   Validation validation_;
   Divergence divergence_;
   std::optional<MetricsWriter> metrics_;  // the leader's; before what asks for it on a thread
+  std::optional<BoardWriter> board_;      // the leader's
   std::optional<RunCheckpoints> checkpoints_;
   int64_t step_ = call_.resumed ? call_.resumed->state.step : 0;  // updates done
   bool validation_due_ = false;                                   // of that step

@@ -125,6 +125,7 @@ std::string check_verification(World& world, const Model& model, const TrainOpti
     read.push_back({"--weights", file});
   check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
   decide_on_rank0(world, [&] {
+    if (!options.board.empty()) check_board(options.board);
     check_options(options);
     return std::string();
   });

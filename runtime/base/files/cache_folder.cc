@@ -18,6 +18,7 @@ std::string cache_folder() {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
+  if (std::string own = set("SHARDRUN_CACHE"); !own.empty()) return own == "off" ? "" : own;
   if (const std::string cache = set("XDG_CACHE_HOME"); !cache.empty()) return cache + "/shardrun";
   if (const std::string home = set("HOME"); !home.empty()) return home + "/.cache/shardrun";
   return "";
@@ -38,6 +39,9 @@ void write_cached(const std::string& path, const std::string& bytes) {
   std::ofstream out(beside, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.close();
+  using std::filesystem::perms;
+  std::filesystem::permissions(beside, perms::group_write | perms::others_write,
+                               std::filesystem::perm_options::remove, ignored);
   if (out) std::filesystem::rename(beside, path, ignored);
   if (!out || ignored) std::filesystem::remove(beside, ignored);
 }

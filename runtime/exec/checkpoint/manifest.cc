@@ -5,7 +5,7 @@
 #include <charconv>
 #include <set>
 
-#include "exec/checkpoint/crc32c.h"
+#include "base/crc32c.h"
 #include "graph/json_text.h"
 
 namespace shardrun {

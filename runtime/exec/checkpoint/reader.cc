@@ -14,10 +14,10 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/files/input_file.h"
 #include "base/round_up.h"
 #include "exec/checkpoint/agree.h"
-#include "exec/checkpoint/crc32c.h"
 #include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/spans.h"

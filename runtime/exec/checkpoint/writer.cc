@@ -8,10 +8,10 @@
 #include <future>
 
 #include "base/clock.h"
+#include "base/crc32c.h"
 #include "base/error.h"
 #include "base/round_up.h"
 #include "exec/checkpoint/agree.h"
-#include "exec/checkpoint/crc32c.h"
 #include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/manifest.h"

@@ -43,6 +43,7 @@ class SampleOrder {
     bool padding;  // beyond the split's end: `sample` is one that was seen already
   };
   Pick pick(Split split, int64_t batch, int64_t row) const;
+  int64_t batch() const { return batch_; }  // samples
   int64_t batches(Split split) const { return batches_[static_cast<size_t>(split)]; }
   const SampleSplit& split() const { return split_; }
 

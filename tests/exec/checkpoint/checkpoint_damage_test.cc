@@ -7,7 +7,7 @@
 #include <regex>
 #include <sstream>
 
-#include "exec/checkpoint/crc32c.h"
+#include "base/crc32c.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/checkpoint/writer.h"
 #include "tests/exec/state_program.h"

@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include "exec/checkpoint/crc32c.h"
+#include "base/crc32c.h"
 #include "exec/checkpoint/layout.h"
 #include "exec/checkpoint/spans.h"
 #include "tests/exec/state_program.h"

@@ -233,6 +233,12 @@ TEST_F(Images, CifarRecordsAreChannelsFirst) {
   const auto two =
       open_data("cifar:" + write("a.bin", one) + "," + write("b.bin", one), fields, {});
   EXPECT_NE(two->describe().find("6 samples"), std::string::npos) << two->describe();
+  EXPECT_EQ(two->describe().find("a batch of"), std::string::npos) << two->describe();
+  std::vector<BatchField> larger = fields;  // a batch that is more than there is
+  for (BatchField& of : larger) of.type.shape[0] = 8;
+  const auto few = open_data("cifar:" + write("a.bin", one), larger, options);
+  EXPECT_NE(few->describe().find("a batch of 8 has each of the 3 several times"), std::string::npos)
+      << few->describe();
   check(*two, 6);
   for (int i = 1; i <= 5; ++i) write("data_batch_" + std::to_string(i) + ".bin", one);
   write("test_batch.bin", one);

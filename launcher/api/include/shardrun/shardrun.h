@@ -239,6 +239,9 @@ struct PlanRequest {
   bool whole_sums = false;
   int ranks = 0;          // plan for so many; 0: the world's
   std::string plan_file;  // read the plan from here instead
+  /// Called on the leader while a plan is sought, with what is done: "finding out how conv can be
+  /// cut". Often: many times a second.
+  std::function<void(const std::string&)> on_progress;
 };
 
 /// The chosen sharding of every value, with predicted time and exact bytes.
@@ -302,6 +305,14 @@ std::string explain_difference(const Model& model, const TrainingPlan& plan,
                                const TrainingPlan& other);
 /// The plan as PartIR's nested loops over the mesh's axes, one node after the other.
 std::string explain_loops(const Model& model, const TrainingPlan& plan);
+
+/// The plan as one HTML page that loads nothing: mesh, timeline of the predicted step, memory over
+/// it, how every layer's values are cut, the most expensive collectives. `other`: a plan for the
+/// same model, whose differences are shown. `report`: the file of a run's --report, whose times are
+/// shown beside the predicted ones; "": none. Throws Failure(call) for a report that is none, or of
+/// another mesh.
+std::string plan_page(const Model& model, const TrainingPlan& plan,
+                      const TrainingPlan* other = nullptr, const std::string& report = "");
 /// TrainingPlan::json() with what is known of every node: op, phase, module, types of operands and
 /// results, and predicted seconds. make_plan reads both.
 std::string plan_json(const Model& model, const TrainingPlan& plan);
@@ -401,6 +412,7 @@ struct TrainOptions {
   /// first run's beginning.
   std::optional<std::string> resume;
   std::string metrics;           // JSON lines file; "": none
+  std::string board;             // a folder for TensorBoard's event files; "": none
   std::string profile;           // a trace of all ranks for Chrome's viewer or Perfetto; "": none
   bool profile_summary = false;  // TrainReport::profile
   int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded

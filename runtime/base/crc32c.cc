@@ -3,7 +3,7 @@
 // A register of 32 bits is a polynomial over GF(2), its highest coefficient last; reading n zero
 // bytes multiplies it by x^(8 n) modulo Castagnoli's polynomial (Mark Adler's crc32_combine in
 // zlib).
-#include "exec/checkpoint/crc32c.h"
+#include "base/crc32c.h"
 
 #include <isa-l/crc.h>
 
