@@ -118,7 +118,7 @@ TEST(OptionFields, ErrorsNameEachCommand) {
     EXPECT_NE(none.err.find(" " + name), std::string::npos) << name << " in " << none.err;
     ++commands;
   }
-  EXPECT_EQ(commands, 14);
+  EXPECT_EQ(commands, 15);
 }
 
 template <class Options>
