@@ -99,9 +99,9 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
                  "megatron: full recomputation of layers, unfused attention, gradients reduced in "
                  "two bytes, the host asks for each kernel");
   app.add_option("--comm-streams", r.comm_streams,
-                 "one stream for all collectives, as runs have on GPUs, or one for each set of "
-                 "mesh axes: axes")
-      ->capture_default_str();
+                 "one stream for all collectives, as runs have on GPUs (the default there); none: "
+                 "between kernels, as on CPUs; axes: one for each set of mesh axes");
+  app.add_flag("!--no-host", r.host, "Launches, batches and zeroing take no time");
   app.add_option("--dispatch-us", r.dispatch_us,
                  "Microseconds of the host for a phase, or with --assume megatron for a kernel "
                  "(default: 10 on GPUs, 0 on CPUs)");

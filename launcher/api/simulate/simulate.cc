@@ -21,8 +21,9 @@ void check_settings(const SimulateRequest& r, int64_t ranks, int64_t micro_batch
   };
   SR_REQUIRE(r.schedule == "1f1b" || r.schedule == "interleaved", invalid_input, "--schedule is '",
              r.schedule, "', wanted 1f1b or interleaved");
-  SR_REQUIRE(r.comm_streams == "one" || r.comm_streams == "axes", invalid_input,
-             "--comm-streams is '", r.comm_streams, "', wanted one or axes");
+  const std::string& streams = r.comm_streams;
+  SR_REQUIRE(streams.empty() || streams == "none" || streams == "one" || streams == "axes",
+             invalid_input, "--comm-streams is '", streams, "', wanted none, one or axes");
   SR_REQUIRE(r.stages > 1 || r.schedule == "1f1b", invalid_input,
              "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
   wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
@@ -48,12 +49,30 @@ StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
   StepSettings out;
   out.pipeline = {r.stages, r.schedule == "interleaved" ? r.chunks : 1};
   out.assumed = assumptions_named(r.assume);
-  out.launch_seconds = r.dispatch_us ? *r.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
-  out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
+  if (r.host) {
+    out.launch_seconds = r.dispatch_us ? *r.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
+    out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
+  }
   out.beside = r.beside;
   out.slow = r.slow;
   out.seed = r.seed;
   return out;
+}
+
+CommStreams comm_streams(const SimulateRequest& request, const Cluster& cluster) {
+  if (request.comm_streams.empty())
+    return cluster.collectives == Collectives::apart ? CommStreams::one : CommStreams::none;
+  return request.comm_streams == "one"    ? CommStreams::one
+         : request.comm_streams == "axes" ? CommStreams::axes
+                                          : CommStreams::none;
+}
+
+double seconds_of_steps(const ProgramWork& work) {
+  double sum = 0;
+  for (size_t s = 0; s < work.steps.size(); ++s) {
+    sum += static_cast<double>(work.program->runs(work.program->steps[s])) * work.steps[s].seconds;
+  }
+  return sum;
 }
 
 /// The p50 and p95 of steps in which every rank is a lane of its own.
@@ -82,9 +101,7 @@ SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& pla
   const Cluster& cluster = plan.cluster;
   const StepSettings settings = settings_of(request, cluster);
   PlanPrograms programs(model.train, plan.train, cluster, backend_traits());
-  const CommStreams streams = cluster.collectives == Collectives::together ? CommStreams::none
-                              : request.comm_streams == "one"              ? CommStreams::one
-                                                                           : CommStreams::axes;
+  const CommStreams streams = comm_streams(request, cluster);
   std::vector<ProgramWork> works;
   for (int64_t first : programs.classes().first)
     works.push_back(work_of(programs.graph(), plan.train, cluster, programs.of_rank(first), streams,
@@ -93,6 +110,7 @@ SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& pla
   SimulatedStep step(works, class_of, cluster, settings);
   step.run();
   Simulated out{.model = model, .plan = plan, .request = request, .step = step};
+  out.steps_seconds = seconds_of_steps(works[0]);
   if (request.stages == 1) out.peak_bytes = *std::max_element(plan.bytes.begin(), plan.bytes.end());
   if (request.jitter > 0) out.jitter = draw(works, class_of, cluster, settings, request);
   if (request.mtbf_hours != 0) {
@@ -102,8 +120,15 @@ SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& pla
                            .restart = request.restart_minutes * 60},
                           ranks);
   }
-  return {step.simulation().makespan(), plan.train.seconds,  out.peak_bytes,
-          simulated_text(out),          simulated_json(out), simulated_trace(out)};
+  SimulateReport report;
+  report.seconds = step.simulation().makespan();
+  report.planned_seconds = plan.train.seconds;
+  report.steps_seconds = out.steps_seconds;
+  report.peak_bytes = out.peak_bytes;
+  report.text = simulated_text(out);
+  report.json = simulated_json(out);
+  report.trace = simulated_trace(out);
+  return report;
 }
 
 }  // namespace

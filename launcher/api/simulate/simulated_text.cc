@@ -27,7 +27,7 @@ std::string only_simulated(const SimulateRequest& request) {
   std::string why;
   if (request.stages > 1) why += "pipeline stages";
   if (!request.assume.empty()) why += (why.empty() ? "" : " and ") + ("--assume " + request.assume);
-  if (request.comm_streams != "one")
+  if (request.comm_streams == "axes")
     why += (why.empty() ? "" : " and ") + ("--comm-streams " + request.comm_streams);
   return why;
 }
@@ -147,7 +147,7 @@ std::string simulated_text(const Simulated& of) {
   const auto milliseconds = [](double seconds) { return format("%.3f", seconds * 1e3) + " ms"; };
   out += str("simulated step: ", milliseconds(sim.makespan()));
   if (of.request.stages == 1 && of.request.assume.empty())
-    out += str(" (the plan predicts ", milliseconds(of.plan.train.seconds), ")");
+    out += str(" (the plan, which prices nodes alone: ", milliseconds(of.plan.train.seconds), ")");
   out += "\n";
   if (const std::string why = only_simulated(of.request); !why.empty())
     out += wrapped("  note: ", "simulated only: shardrun cannot run " + why);
@@ -199,6 +199,7 @@ std::string simulated_json(const Simulated& of) {
               {"only_simulated", why},
               {"seconds", sim.makespan()},
               {"planned_seconds", of.plan.train.seconds},
+              {"steps_seconds", of.steps_seconds},
               {"busiest_stream_seconds", sim.busiest_stream()},
               {"serial_seconds", sim.serial_sum()},
               {"lanes", std::move(lanes)}};

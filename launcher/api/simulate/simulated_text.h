@@ -16,6 +16,7 @@ struct Simulated {
   const TrainingPlan::Impl& plan;
   const SimulateRequest& request;
   const SimulatedStep& step;                          // that has run, without jitter
+  double steps_seconds = 0;                           // SimulateReport
   int64_t peak_bytes = 0;                             // 0: not known
   std::optional<std::pair<double, double>> jitter{};  // p50 and p95, s
   std::optional<Goodput> goodput{};

@@ -78,6 +78,8 @@ SimulatedStep::SimulatedStep(const std::vector<ProgramWork>& works,
     divided_.push_back(divide(work, settings.pipeline, settings.assumed.recompute_layers));
 }
 
+SimulatedStep::~SimulatedStep() = default;
+
 const ProgramWork& SimulatedStep::work_of(int lane) const {
   return works_[at(lane_class_[at(lane)])];
 }

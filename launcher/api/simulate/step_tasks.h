@@ -43,6 +43,7 @@ class SimulatedStep {
   /// Throws invalid_input as schedule_of and divide do.
   SimulatedStep(const std::vector<ProgramWork>& works, const std::vector<int>& class_of,
                 const Cluster& cluster, const StepSettings& settings);
+  ~SimulatedStep();
 
   /// Runs it; the `draw`-th time with other jitter than before.
   void run(uint64_t draw = 0);

@@ -17,8 +17,11 @@ struct SimulateRequest {
   std::string schedule = "1f1b";  // or interleaved
   int chunks = 2;                 // of each stage; interleaved
 
-  std::string assume;                 // "", megatron (docs/simulation.md)
-  std::string comm_streams = "one";   // one, as the runtime has; axes: one for each set of axes
+  std::string assume;  // "", megatron (docs/simulation.md)
+  /// one, as runs have on GPUs; axes: one for each set of axes; none: between kernels, as on CPUs.
+  /// "": one on GPUs, none on CPUs.
+  std::string comm_streams;
+  bool host = true;                   // false: launches, batches and zeroing take no time
   std::optional<double> dispatch_us;  // of the host; not given: 10 on GPUs, 0 on CPUs
   double input_gb_s = 16;             // at which a batch comes to a GPU
   double beside = 1;                  // kernels beside communication take so many times as long
@@ -34,7 +37,8 @@ struct SimulateRequest {
 
 struct SimulateReport {
   double seconds = 0;          // of a step, without jitter
-  double planned_seconds = 0;  // as the plan has it
+  double planned_seconds = 0;  // as the plan has it, which prices nodes
+  double steps_seconds = 0;    // prices of the first rank's steps one after the other
   int64_t peak_bytes = 0;      // of the fullest rank; with stages 0: not known
   std::string text;            // for people
   std::string json;
