@@ -15,7 +15,11 @@ namespace {
 
 constexpr double kGraphLaunch = 10e-6;  // s: recalled, of a CUDA graph
 
-void check_settings(const SimulateRequest& r, int64_t ranks, int64_t micro_batches) {
+void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,
+                    int64_t micro_batches) {
+  SR_REQUIRE(ranks <= cluster.size() || cluster.oversubscribes, invalid_input, "--stages ",
+             r.stages, ": ", ranks, " ranks, cluster '", cluster.name, "' has ", cluster.size(),
+             " devices");
   const auto wanted = [](bool holds, const char* flag, double got, const char* what) {
     SR_REQUIRE(holds, invalid_input, flag, " is ", got, ", wanted ", what);
   };
@@ -97,8 +101,8 @@ std::pair<double, double> draw(const std::vector<ProgramWork>& works,
 SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& plan,
                          const SimulateRequest& request) {
   const int64_t ranks = request.stages * plan.train.mesh.size();
-  check_settings(request, ranks, step_of(model, plan).micro_batches);
   const Cluster& cluster = plan.cluster;
+  check_settings(request, cluster, ranks, step_of(model, plan).micro_batches);
   const StepSettings settings = settings_of(request, cluster);
   PlanPrograms programs(model.train, plan.train, cluster, backend_traits());
   const CommStreams streams = comm_streams(request, cluster);
@@ -141,6 +145,7 @@ PlanRequest request_of_stage(World& world, const PlanRequest& request, int stage
     SR_REQUIRE(request.ranks % stages == 0, invalid_input, "--stages ", stages, ": ", request.ranks,
                " ranks are no multiple of it");
     out.ranks = request.ranks / stages;
+    if (!request.plan_file.empty()) return out;
     // As many ranks as there are have to be on the cluster, and a stage's hold its layers alone.
     const Cluster cluster = planned_cluster(world, request, request.ranks);
     if (out.memory_bytes == 0) out.memory_bytes = cluster.memory_bytes * stages;
