@@ -208,7 +208,9 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
   Lane& lane = at_[at(number)];
   const ProgramWork& work = work_of(number);
   const int host = work.order.streams + kHost;
-  lane.begun[at(host)] = true;
+  const bool eager = settings_.assumed.eager && micro >= 0;
+  // It runs ahead of kernels, but for one that waits for what stages send each other.
+  lane.begun[at(host)] = !eager || settings_.pipeline.parts() == 1;
   if (settings_.jitter > 0) {
     std::normal_distribution<double> normal(-settings_.jitter * settings_.jitter / 2,
                                             settings_.jitter);
@@ -219,7 +221,7 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
                {What::launch, -1, micro}, {});
   };
   const bool launches = settings_.launch_seconds > 0 && !steps.empty();
-  if (launches && !settings_.assumed.eager) lane.ended.push_back(launch());
+  if (launches && !eager) lane.ended.push_back(launch());
   std::fill(lane.task_of.begin(), lane.task_of.end(), -1);
   std::map<AxisSet, int> occurrences;
   for (int s : steps) {
@@ -229,7 +231,7 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
     for (int other : work.order.steps[at(s)].after) {
       if (lane.task_of[at(other)] >= 0) after.push_back(lane.task_of[at(other)]);
     }
-    if (launches && settings_.assumed.eager && one.launched) after.push_back(launch());
+    if (launches && eager && one.launched) after.push_back(launch());
     SimTask task{0, one.kind, one.seconds, -1, one.link};
     if (one.kind == TaskKind::communication) {
       AxisSet axes = axes_of(step);

@@ -69,12 +69,13 @@ double unfused_seconds(const Step& step, const Program& program, const Cluster& 
          passes * kScoreBytes * pairs / cluster.memory_bandwidth.value() + cluster.kernel_latency;
 }
 
-/// A collective of half the bytes.
-double halved_seconds(const Step& step, const Program& program, const Cluster& cluster) {
+/// A collective of half the bytes, its fraction of a call of `call` bytes.
+double halved_seconds(const Step& step, const Program& program, const Cluster& cluster,
+                      double call) {
   const auto half = [&](BufferId id) {
     return static_cast<double>(byte_size(type_of(program, id))) / 2;
   };
-  return collective_seconds(step.collective->kind, {half(step.in[0]), half(step.out[0])},
+  return collective_seconds(step.collective->kind, {half(step.in[0]), half(step.out[0]), 0, call},
                             wire_of(step.collective->axes, program.mesh, cluster), cluster);
 }
 
@@ -82,6 +83,25 @@ bool moves_gradient(const StepWork& work, const Step& step, const Program& progr
   return communicates(step) && step.collective->traits().reduces &&
          step.collective->traits().is_measured() && work.part != StepPart::forward &&
          type_of(program, step.in[0]).dtype == DType::f32;
+}
+
+/// f32 gradients in two bytes for each element; all_reduces of one phase over the same axes as one
+/// call.
+void halve_gradients(const Program& program, const Cluster& cluster, std::vector<StepWork>& works) {
+  std::map<std::pair<Phase, AxisSet>, double> calls;  // bytes
+  for (const bool price : {false, true}) {
+    for (size_t s = 0; s < works.size(); ++s) {
+      const Step& step = program.steps[s];
+      if (!moves_gradient(works[s], step, program)) continue;
+      double& call = calls[{step.phase, axes_of(step)}];
+      if (!price) {
+        call += static_cast<double>(byte_size(type_of(program, step.in[0]))) / 2;
+      } else {
+        works[s].seconds = halved_seconds(step, program, cluster, call);
+        works[s].sent /= 2;
+      }
+    }
+  }
 }
 
 }  // namespace
@@ -114,16 +134,13 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
       work.link = span.nodes > 1 ? TaskLink::between_nodes : TaskLink::within_node;
       work.sent = CollectiveStep(step.collective, type_of(program, step.in[0]).dtype, program.rank)
                       .bytes_sent();
-      if (assumed.half_gradients && moves_gradient(work, step, program)) {
-        work.seconds = halved_seconds(step, program, cluster);
-        work.sent /= 2;
-      }
     } else if (assumed.unfused_attention &&
                (step.node.op == "attention" || step.node.op == "attention_grad")) {
       work.seconds = unfused_seconds(step, program, cluster);
     }
     out.steps.push_back(std::move(work));
   }
+  if (assumed.half_gradients) halve_gradients(program, cluster, out.steps);
   int64_t zeroed = 0;
   for (const Binding& b : program.bindings) {
     if (b.role == Role::batch) out.read_bytes += byte_size(type_of(program, b.buffer));

@@ -21,9 +21,10 @@ struct Assumptions {
   /// Attention as its products over all pairs, with passes over the scores in two bytes between
   /// them: mask, softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
   bool unfused_attention = false;
-  /// f32 gradients are reduced in two bytes.
+  /// f32 gradients are reduced in two bytes, and all of them in one call.
   bool half_gradients = false;
-  /// The host asks for each kernel, rather than once for a phase.
+  /// The host asks for each kernel of a micro-batch, rather than once for all of them. The update
+  /// is asked for once either way: optimizers take all parameters at a time.
   bool eager = false;
 };
 /// Passes over the scores, a read or a write each: of q k^T (1), of scale and mask (2), softmax
