@@ -271,7 +271,7 @@ void SimulatedStep::check_meetings() const {
   }
 }
 
-double SimulatedStep::send_seconds(double bytes, int from_part, int to_part) const {
+SimTask SimulatedStep::message(double bytes, int from_part, int to_part) const {
   const int64_t stages = settings_.pipeline.stages;
   bool far = false;
   for (int64_t rank = 0; rank < plan_ranks_; ++rank) {
@@ -279,7 +279,9 @@ double SimulatedStep::send_seconds(double bytes, int from_part, int to_part) con
                      (to_part % stages * plan_ranks_ + rank) / cluster_.devices;
   }
   const Cluster::Link& link = far ? cluster_.between : cluster_.within;
-  return link.call_latency + link.latency + bytes / link.bandwidth_of(2);
+  const double seconds = link.call_latency + link.latency + bytes / link.bandwidth_of(2);
+  return {0, TaskKind::communication, seconds, -1,
+          far ? TaskLink::between_nodes : TaskLink::within_node};
 }
 
 void SimulatedStep::send(int number, const PartRun& piece) {
@@ -293,9 +295,8 @@ void SimulatedStep::send(int number, const PartRun& piece) {
   // Gradients are as large as the activations that they are of.
   const double bytes = all[at(forward ? piece.part : to)].sent;
   const int stream = work.order.streams + (forward ? kActivations : kGradients);
-  const double seconds = send_seconds(bytes, piece.part, to);
   arrived_[key_of(number, piece)] =
-      add(lane, stream, {0, TaskKind::communication, seconds}, {What::send, -1, piece.micro}, {});
+      add(lane, stream, message(bytes, piece.part, to), {What::send, -1, piece.micro}, {});
   sent_[at(number)] += std::llround(bytes);
 }
 

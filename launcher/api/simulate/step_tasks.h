@@ -69,7 +69,7 @@ class SimulatedStep {
   int add(Lane& lane, int stream, SimTask task, TaskLabel label, std::vector<int> after);
   int meeting_of(int lane, int piece, const AxisSet& axes, int occurrence);
   void send(int lane, const PartRun& piece);
-  double send_seconds(double bytes, int from_part, int to_part) const;
+  SimTask message(double bytes, int from_part, int to_part) const;
   std::optional<std::vector<int>> arrivals(int lane, const PartRun& piece) const;
   void check_meetings() const;
 
