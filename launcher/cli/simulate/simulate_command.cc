@@ -7,6 +7,7 @@
 #include "loaded.h"
 #include "option_flags.h"
 #include "shardrun/simulate.h"
+#include "simulate/weak_scaling.h"
 
 namespace shardrun::cli {
 namespace {
@@ -15,6 +16,8 @@ struct Simulate {
   SimulateRequest request;
   std::vector<std::string> slow;  // RANK=FACTOR
   std::string trace, json;
+  SimulatedScaling scaling;
+  CLI::App* scales = nullptr;  // `simulate weak-scaling`
 };
 
 std::map<int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
@@ -49,6 +52,11 @@ int ranks_of(const Arguments& args, int stages) {
 }
 
 int run_simulate(World& world, Arguments& args, Simulate& simulate) {
+  if (simulate.scales->parsed()) {
+    check_outputs(world, {{"--json", simulate.scaling.json}, {"--plot", simulate.scaling.plot}},
+                  {});
+    return run_weak_scaling(simulate.scaling);
+  }
   if (args.threads) world.assume_threads(*args.threads);
   SimulateRequest& request = simulate.request;
   request.slow = slow_ranks(simulate.slow);
@@ -87,6 +95,8 @@ void add_failure_options(CLI::App& app, SimulateRequest& r) {
 void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
   SimulateRequest& r = simulate.request;
   add_model_options(app, args);
+  app.get_option("model")->required(false);  // weak-scaling has one of its own
+  simulate.scales = add_weak_scaling(app, simulate.scaling);
   add_plan_options(app, args);
   app.add_option("--stages", r.stages,
                  "Pipeline stages over which the layers and --ranks are shared out (simulated "
@@ -132,6 +142,14 @@ Command simulate_command() {
       .takes_recipe = true,
       .add_options = [simulate](CLI::App& app,
                                 Arguments& args) { add_simulate_options(app, args, *simulate); },
+      .take_defaults =
+          [simulate](Arguments& args) {
+            if (simulate->scales->parsed()) return true;  // its models have no recipe
+            if (args.model.empty())
+              throw Failure(Failure::Kind::call,
+                            "simulate: name a model, 'shardrun simulate MODEL.onnx'");
+            return false;
+          },
       .run = [simulate](World& world,
                         Arguments& args) { return run_simulate(world, args, *simulate); }};
 }

@@ -48,6 +48,9 @@ TEST(Simulate, RefusesWithASentence) {
     EXPECT_NE(message(out).find(part), std::string::npos) << describe(out);
   };
   refused("", "say for how many ranks");
+  const Outcome none = at.shardrun("simulate --ranks 2");
+  EXPECT_EQ(none.status, 2) << describe(none);
+  EXPECT_NE(message(none).find("name a model"), std::string::npos) << describe(none);
   refused("--ranks 2 --slow 1", "'1' is not RANK=FACTOR");
   refused("--ranks 2 --slow 1=fast", "'1=fast' is not RANK=FACTOR");
   refused("--ranks 2 --slow 1=1.2 --slow 1=1.3", "rank 1 is there twice");
@@ -56,6 +59,31 @@ TEST(Simulate, RefusesWithASentence) {
   refused("--ranks 2 --json same --trace same", "same");
   ASSERT_EQ(at.shardrun("plan m.onnx --mesh 8 --planner dp --cluster h100 -o p.json").status, 0);
   refused("--plan p.json --stages 2", "16 ranks");
+}
+
+/// A model for each number of ranks, a row for each planner; what does not fit is one, too, and a
+/// cross in the plot.
+TEST(Simulate, ScalesWeakly) {
+  Workspace at;
+  const std::string call =
+      "simulate weak-scaling --model gpt --scale tiny --planners dp,fsdp --ranks 1,4 --json s.json "
+      "--plot s.svg";
+  const Outcome out = at.shardrun(call);
+  ASSERT_EQ(out.status, 0) << describe(out);
+  const Json rows = Json::parse(at.read("s.json"))["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_GT(rows[2]["flops"].get<double>(), 2 * rows[0]["flops"].get<double>());
+  EXPECT_LT(rows[3]["bytes"], rows[2]["bytes"]);  // fsdp
+  EXPECT_NE(out.out.find("simulated, not measured"), std::string::npos);
+  const std::string between =
+      std::to_string((rows[2]["bytes"].get<int64_t>() + rows[3]["bytes"].get<int64_t>()) / 2);
+  const Outcome tight = at.shardrun(call + " --memory " + between);
+  ASSERT_EQ(tight.status, 0) << describe(tight);
+  EXPECT_TRUE(Json::parse(at.read("s.json"))["rows"][2].contains("out_of_memory"));
+  EXPECT_NE(at.read("s.svg").find("out of memory"), std::string::npos);
+  const Outcome three = at.shardrun("simulate weak-scaling --model gpt --ranks 3");
+  EXPECT_EQ(three.status, 2) << describe(three);
+  EXPECT_NE(message(three).find("1, 2, 4 and 8 ranks"), std::string::npos) << describe(three);
 }
 
 }  // namespace
