@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 std::string lane_name(const Simulated& of, int lane) {
   const RankLanes::Lane& ranks = of.step.lanes().lanes[static_cast<size_t>(lane)];
   std::string name = str("rank ", ranks.first);
-  if (ranks.ranks > 1) name += str(" and ", ranks.ranks - 1, " alike");
+  if (ranks.ranks > 1) name += str(" and ", ranks.ranks - 1, " more");
   if (of.request.stages > 1) name += str(", stage ", of.step.stage_of(lane));
   return name;
 }
