@@ -28,6 +28,7 @@ if(TARGET shardrun)
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/models.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/op.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/play.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/simulate.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/trainer.h
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/shardrun)
   install(EXPORT shardrun NAMESPACE shardrun:: FILE shardrun-config.cmake

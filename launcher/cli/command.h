@@ -41,6 +41,7 @@ Command rules_command();
 Command play_command();
 Command solve_command();
 Command explain_command();
+Command simulate_command();
 Command calibrate_command();
 Command export_command();
 Command model_command();
@@ -49,10 +50,10 @@ Command manual_command();
 
 /// In the order of --help.
 inline std::vector<Command> commands() {
-  return {train_command(), plan_command(),    verify_command(),    evaluate_command(),
-          run_command(),   sample_command(),  rules_command(),     play_command(),
-          solve_command(), explain_command(), calibrate_command(), export_command(),
-          model_command(), bench_command(),   manual_command()};
+  return {train_command(),  plan_command(),    verify_command(),   evaluate_command(),
+          run_command(),    sample_command(),  rules_command(),    play_command(),
+          solve_command(),  explain_command(), simulate_command(), calibrate_command(),
+          export_command(), model_command(),   bench_command(),    manual_command()};
 }
 
 }  // namespace shardrun::cli

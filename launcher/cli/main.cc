@@ -177,8 +177,8 @@ void Call::check() const {
     throw Failure(
         Failure::Kind::call,
         "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-        "evaluate, run, sample, rules, play, export, explain, model, solve, calibrate, bench, "
-        "manual; "
+        "evaluate, run, sample, rules, play, export, explain, simulate, model, solve, calibrate, "
+        "bench, manual; "
         "--help tells "
         "more");
   }

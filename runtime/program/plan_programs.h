@@ -24,6 +24,7 @@ class PlanPrograms {
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return graph_; }  // with what the plan computes again
   const Program& of_rank(int64_t rank);
+  const RankClasses& classes() const { return classes_; }
   /// What rank 0 would do before its first step under this plan if `plan` says what it keeps.
   std::vector<Step> setup_keeping(const Plan& plan) const;
   /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).

@@ -93,8 +93,8 @@ BenchModel bench_model(const std::string& name, const std::string& scale, int ra
   const bool paper = scale == "paper", tiny = scale == "tiny";
   if (paper && std::count(std::begin(kPaperRanks), std::end(kPaperRanks), ranks) == 0) {
     throw Failure(Failure::Kind::call, "--ranks " + std::to_string(ranks) +
-                                           ": the paper has models for 1, 2, 4 and 8 ranks; leave "
-                                           "out --scale paper for others");
+                                           ": the paper has models for 1, 2, 4 and 8 ranks; take "
+                                           "--scale small for others");
   }
   if (name == "gpt") return made(gpt(tiny, ranks), paper, ranks, write_gpt);
   BenchModel out = name == "gat" ? made(gat(tiny, ranks), paper, ranks, write_gat)

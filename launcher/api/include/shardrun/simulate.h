@@ -1,0 +1,56 @@
+// A plan on paper: the timeline of a training step on a cluster that need not be there.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "shardrun/shardrun.h"
+
+namespace shardrun {
+
+struct SimulateRequest {
+  // Pipeline stages, which can be simulated and not run. The plan is that of one stage's ranks for
+  // the whole model; its layers are shared out.
+  int stages = 1;
+  std::string schedule = "1f1b";  // or interleaved
+  int chunks = 2;                 // of each stage; interleaved
+
+  std::string assume;  // "", megatron (docs/simulation.md)
+  /// one, as runs have on GPUs; axes: one for each set of axes; none: between kernels, as on CPUs.
+  /// "": one on GPUs, none on CPUs.
+  std::string comm_streams;
+  bool host = true;                   // false: launches, batches and zeroing take no time
+  std::optional<double> dispatch_us;  // of the host; not given: 10 on GPUs, 0 on CPUs
+  double input_gb_s = 16;             // at which a batch comes to a GPU
+  double beside = 1;                  // kernels beside communication take so many times as long
+
+  std::map<int64_t, double> slow;  // by rank: takes so many times as long
+  double jitter = 0;               // of a rank's micro-batch: relative standard deviation
+  int draws = 50;                  // steps that are simulated with it
+  uint64_t seed = 0;
+
+  double mtbf_hours = 0;  // of one rank; 0: nothing fails
+  double checkpoint_minutes = 30, restart_minutes = 10, checkpoint_stall_seconds = 0;
+};
+
+struct SimulateReport {
+  double seconds = 0;          // of a step, without jitter
+  double planned_seconds = 0;  // as the plan has it, which prices nodes
+  double steps_seconds = 0;    // prices of the first rank's steps one after the other
+  int64_t peak_bytes = 0;      // of the fullest rank; with stages 0: not known
+  std::string text;            // for people
+  std::string json;
+  std::string trace;  // trace events of one step, as those of a profile (https://ui.perfetto.dev)
+};
+
+/// Of a plan's request: the limit of memory of a rank that holds one stage of so many, where none
+/// was given. Throws Failure(call): stages below 1, ranks that they do not divide.
+PlanRequest request_of_stage(World& world, const PlanRequest& request, int stages);
+
+/// Throws Failure(call): a request that cannot be met, named.
+SimulateReport simulate(World& world, const Model& model, const TrainingPlan& plan,
+                        const SimulateRequest& request);
+
+}  // namespace shardrun

@@ -1,0 +1,164 @@
+// From a plan to its timeline.
+#include "shardrun/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "measure/cluster.h"
+#include "plan.h"
+#include "ranks/backend.h"
+#include "ranks/world.h"
+#include "simulate/simulated_text.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kGraphLaunch = 10e-6;  // s: recalled, of a CUDA graph
+
+void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,
+                    int64_t micro_batches) {
+  SR_REQUIRE(ranks <= cluster.size() || cluster.oversubscribes, invalid_input, "--stages ",
+             r.stages, ": ", ranks, " ranks, cluster '", cluster.name, "' has ", cluster.size(),
+             " devices");
+  const auto wanted = [](bool holds, const char* flag, double got, const char* what) {
+    SR_REQUIRE(holds, invalid_input, flag, " is ", got, ", wanted ", what);
+  };
+  SR_REQUIRE(r.schedule == "1f1b" || r.schedule == "interleaved", invalid_input, "--schedule is '",
+             r.schedule, "', wanted 1f1b or interleaved");
+  const std::string& streams = r.comm_streams;
+  SR_REQUIRE(streams.empty() || streams == "none" || streams == "one" || streams == "axes",
+             invalid_input, "--comm-streams is '", streams, "', wanted none, one or axes");
+  SR_REQUIRE(r.stages > 1 || r.schedule == "1f1b", invalid_input,
+             "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
+  wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
+  wanted(!r.dispatch_us || (std::isfinite(*r.dispatch_us) && *r.dispatch_us >= 0), "--dispatch-us",
+         r.dispatch_us.value_or(0), "0 or more");
+  wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
+         "more than 0");
+  wanted(std::isfinite(r.beside) && r.beside >= 1, "--beside", r.beside, "1 or more");
+  wanted(r.jitter >= 0 && r.jitter < 1, "--jitter", r.jitter, "0 or more, and less than 1");
+  wanted(r.draws >= 2, "--draws", r.draws, "2 or more");
+  SR_REQUIRE(r.stages == 1 || micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
+             " micro-batches are too many");
+  for (const auto& [rank, factor] : r.slow) {
+    SR_REQUIRE(rank >= 0 && rank < ranks, invalid_input, "--slow ", rank, "=", factor,
+               ": there is no such rank, they are 0 to ", ranks - 1);
+    SR_REQUIRE(std::isfinite(factor) && factor >= 1, invalid_input, "--slow ", rank, "=", factor,
+               ": wanted a factor of 1 or more");
+  }
+}
+
+StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
+  const bool gpu = cluster.collectives == Collectives::apart;
+  StepSettings out;
+  out.pipeline = {r.stages, r.schedule == "interleaved" ? r.chunks : 1};
+  out.assumed = assumptions_named(r.assume);
+  if (r.host) {
+    out.launch_seconds = r.dispatch_us ? *r.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
+    out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
+  }
+  out.beside = r.beside;
+  out.slow = r.slow;
+  out.seed = r.seed;
+  return out;
+}
+
+CommStreams comm_streams(const SimulateRequest& request, const Cluster& cluster) {
+  if (request.comm_streams.empty())
+    return cluster.collectives == Collectives::apart ? CommStreams::one : CommStreams::none;
+  return request.comm_streams == "one"    ? CommStreams::one
+         : request.comm_streams == "axes" ? CommStreams::axes
+                                          : CommStreams::none;
+}
+
+double seconds_of_steps(const ProgramWork& work) {
+  double sum = 0;
+  for (size_t s = 0; s < work.steps.size(); ++s) {
+    sum += static_cast<double>(work.program->runs(work.program->steps[s])) * work.steps[s].seconds;
+  }
+  return sum;
+}
+
+/// The p50 and p95 of steps in which every rank is a lane of its own.
+std::pair<double, double> draw(const std::vector<ProgramWork>& works,
+                               const std::vector<int>& class_of, const Cluster& cluster,
+                               StepSettings settings, const SimulateRequest& request) {
+  settings.jitter = request.jitter;
+  SimulatedStep step(works, class_of, cluster, settings);
+  std::vector<double> seconds;
+  for (int d = 0; d < request.draws; ++d) {
+    step.run(static_cast<uint64_t>(d));
+    seconds.push_back(step.simulation().makespan());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const auto quantile = [&](double q) {  // the nearest rank's
+    const auto place = static_cast<size_t>(std::ceil(q * static_cast<double>(seconds.size())));
+    return seconds[place - 1];
+  };
+  return {quantile(0.5), quantile(0.95)};
+}
+
+SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                         const SimulateRequest& request) {
+  const int64_t ranks = request.stages * plan.train.mesh.size();
+  const Cluster& cluster = plan.cluster;
+  check_settings(request, cluster, ranks, step_of(model, plan).micro_batches);
+  const StepSettings settings = settings_of(request, cluster);
+  PlanPrograms programs(model.train, plan.train, cluster, backend_traits());
+  const CommStreams streams = comm_streams(request, cluster);
+  std::vector<ProgramWork> works;
+  for (int64_t first : programs.classes().first)
+    works.push_back(work_of(programs.graph(), plan.train, cluster, programs.of_rank(first), streams,
+                            settings.assumed));
+  const std::vector<int>& class_of = programs.classes().of_rank;
+  SimulatedStep step(works, class_of, cluster, settings);
+  step.run();
+  Simulated out{.model = model, .plan = plan, .request = request, .step = step};
+  out.steps_seconds = seconds_of_steps(works[0]);
+  if (request.stages == 1) out.peak_bytes = *std::max_element(plan.bytes.begin(), plan.bytes.end());
+  if (request.jitter > 0) out.jitter = draw(works, class_of, cluster, settings, request);
+  if (request.mtbf_hours != 0) {
+    out.goodput = goodput({.mtbf = request.mtbf_hours * 3600,
+                           .checkpoint = request.checkpoint_minutes * 60,
+                           .stall = request.checkpoint_stall_seconds,
+                           .restart = request.restart_minutes * 60},
+                          ranks);
+  }
+  SimulateReport report;
+  report.seconds = step.simulation().makespan();
+  report.planned_seconds = plan.train.seconds;
+  report.steps_seconds = out.steps_seconds;
+  report.peak_bytes = out.peak_bytes;
+  report.text = simulated_text(out);
+  report.json = simulated_json(out);
+  report.trace = simulated_trace(out);
+  return report;
+}
+
+}  // namespace
+
+PlanRequest request_of_stage(World& world, const PlanRequest& request, int stages) {
+  return at_boundary([&] {
+    SR_REQUIRE(stages >= 1, invalid_input, "--stages is ", stages, ", wanted 1 or more");
+    PlanRequest out = request;
+    if (stages == 1) return out;
+    SR_REQUIRE(request.ranks % stages == 0, invalid_input, "--stages ", stages, ": ", request.ranks,
+               " ranks are no multiple of it");
+    out.ranks = request.ranks / stages;
+    if (!request.plan_file.empty()) return out;
+    // As many ranks as there are have to be on the cluster, and a stage's hold its layers alone.
+    const Cluster cluster = planned_cluster(world, request, request.ranks);
+    if (out.memory_bytes == 0) out.memory_bytes = cluster.memory_bytes * stages;
+    return out;
+  });
+}
+
+SimulateReport simulate(World&, const Model& model, const TrainingPlan& plan,
+                        const SimulateRequest& request) {
+  return at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    return simulated(model.impl(), plan.impl(), request);
+  });
+}
+
+}  // namespace shardrun

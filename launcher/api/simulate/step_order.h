@@ -1,0 +1,38 @@
+// What of a Program's steps waits for what, where collectives have streams of their own.
+#pragma once
+
+#include <vector>
+
+#include "graph/program.h"
+#include "simulate/rank_lanes.h"
+
+namespace shardrun {
+
+enum class CommStreams {
+  none,  // collectives stand between kernels
+  one,   // a stream for all collectives, as the Executor has on GPUs (runtime/exec/side_stream.h)
+  axes   // a stream for each set of axes that collectives are over
+};
+
+struct StepOrder {
+  int stream = 0;          // 0: kernels', else that of a collective, from 1
+  std::vector<int> after;  // steps of the same phase and other streams that end before it begins
+};
+
+struct ProgramOrder {
+  std::vector<StepOrder> steps;  // by step
+  int streams = 1;
+};
+
+/// A collective that ranks meet for: no move within a rank.
+bool communicates(const Step& step);
+/// The axes of the mesh over which one is, ascending.
+AxisSet axes_of(const Step& step);
+
+/// Of a program whose memory is placed. A collective begins behind all kernels before it. A kernel
+/// begins behind those collectives that still use memory which it needs: of `one` stream it waits
+/// for all before it, as the Executor does; of several, for those alone. A phase ends when all of
+/// its steps have: that is for the caller to see to.
+ProgramOrder order_of(const Program& program, CommStreams streams);
+
+}  // namespace shardrun

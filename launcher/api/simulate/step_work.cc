@@ -1,0 +1,153 @@
+// Prices of steps, their parts and layers, and what assumptions change in them.
+#include "simulate/step_work.h"
+
+#include <algorithm>
+#include <map>
+
+#include "exec/collective_step.h"
+#include "explain/planned_steps.h"
+#include "measure/bench_kernels.h"
+#include "planner/cost/collective_cost.h"
+
+namespace shardrun {
+namespace {
+
+constexpr double kScoreBytes = 2;
+
+/// For a step that comes from a node, or that moves a value, what is known of that node.
+class NodesOf {
+ public:
+  explicit NodesOf(const Graph& graph)
+      : graph_(graph), layers_(layers_of(graph)), parts_(parts_of(graph)) {
+    for (size_t n = 0; n < graph.nodes().size(); ++n)
+      nodes_.emplace(graph.nodes()[n].name, static_cast<NodeId>(n));
+    for (size_t v = 0; v < graph.values().size(); ++v)
+      values_.emplace(graph.values()[v].name, static_cast<ValueId>(v));
+  }
+
+  /// `before`: the step in front of it, whose part a move of a parameter has.
+  void place(const Step& step, const StepWork* before, StepWork& work) const {
+    const NodeId node = node_of(step);
+    if (node >= 0) {
+      work.layer = layers_[static_cast<size_t>(node)];
+      work.part = parts_[static_cast<size_t>(node)];
+    } else {
+      work.layer = layer_in(step.source);
+      if (before != nullptr) work.part = before->part;
+    }
+    // What updates a parameter within a micro-batch stands between kernels of the backward pass.
+    if (step.phase == Phase::update) work.part = StepPart::update;
+    if (step.phase == Phase::micro && work.part == StepPart::update) work.part = StepPart::backward;
+  }
+
+ private:
+  NodeId node_of(const Step& step) const {
+    if (step.kind == Step::Kind::kernel) {
+      const auto own = nodes_.find(step.node.name);
+      const auto node = own != nodes_.end() ? own : nodes_.find(step.source);
+      return node == nodes_.end() ? -1 : node->second;
+    }
+    const auto value = values_.find(step.source);
+    return value == values_.end() ? -1 : graph_.value(value->second).producer;
+  }
+
+  const Graph& graph_;
+  std::vector<std::string> layers_;
+  std::vector<StepPart> parts_;
+  std::map<std::string, NodeId> nodes_;
+  std::map<std::string, ValueId> values_;
+};
+
+double unfused_seconds(const Step& step, const Program& program, const Cluster& cluster) {
+  const bool forward = step.node.op == "attention";
+  const std::vector<TensorType> in = types_of(program, step.in);
+  const Shape &q = in[forward ? 0 : 1].shape, &v = in[forward ? 2 : 3].shape;
+  const double pairs = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[2]);
+  const double products = (forward ? 2.0 : 4.0) * pairs * static_cast<double>(q[3] + v[3]);
+  const double passes = forward ? kForwardPasses : kBackwardPasses;
+  return products / cluster.flops_for(in[0].dtype) +
+         passes * kScoreBytes * pairs / cluster.memory_bandwidth.value() + cluster.kernel_latency;
+}
+
+/// A collective of half the bytes, its fraction of a call of `call` bytes.
+double halved_seconds(const Step& step, const Program& program, const Cluster& cluster,
+                      double call) {
+  const auto half = [&](BufferId id) {
+    return static_cast<double>(byte_size(type_of(program, id))) / 2;
+  };
+  return collective_seconds(step.collective->kind, {half(step.in[0]), half(step.out[0]), 0, call},
+                            wire_of(step.collective->axes, program.mesh, cluster), cluster);
+}
+
+bool moves_gradient(const StepWork& work, const Step& step, const Program& program) {
+  return communicates(step) && step.collective->traits().reduces &&
+         step.collective->traits().is_measured() && work.part != StepPart::forward &&
+         type_of(program, step.in[0]).dtype == DType::f32;
+}
+
+/// f32 gradients in two bytes for each element; all_reduces of one phase over the same axes as one
+/// call.
+void halve_gradients(const Program& program, const Cluster& cluster, std::vector<StepWork>& works) {
+  std::map<std::pair<Phase, AxisSet>, double> calls;  // bytes
+  for (const bool price : {false, true}) {
+    for (size_t s = 0; s < works.size(); ++s) {
+      const Step& step = program.steps[s];
+      if (!moves_gradient(works[s], step, program)) continue;
+      double& call = calls[{step.phase, axes_of(step)}];
+      if (!price) {
+        call += static_cast<double>(byte_size(type_of(program, step.in[0]))) / 2;
+      } else {
+        works[s].seconds = halved_seconds(step, program, cluster, call);
+        works[s].sent /= 2;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> assumption_names() { return {"megatron"}; }
+
+Assumptions assumptions_named(const std::string& name) {
+  if (name.empty()) return {};
+  SR_REQUIRE(name == "megatron", invalid_input, "--assume is '", name, "', wanted megatron");
+  return {
+      .recompute_layers = true, .unfused_attention = true, .half_gradients = true, .eager = true};
+}
+
+ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster,
+                    const Program& program, CommStreams streams, const Assumptions& assumed) {
+  ProgramWork out;
+  out.program = &program;
+  out.order = order_of(program, streams);
+  const PlannedSteps planned(graph, plan, cluster, program);
+  const NodesOf nodes(graph);
+  for (size_t s = 0; s < program.steps.size(); ++s) {
+    const Step& step = program.steps[s];
+    StepWork work;
+    nodes.place(step, out.steps.empty() ? nullptr : &out.steps.back(), work);
+    work.seconds = planned.of(s).seconds;
+    work.launched = !stays_in_place(program, step);
+    if (communicates(step)) {
+      work.kind = TaskKind::communication;
+      const GroupSpan span = cluster.span_of(program.mesh, step.collective->axes);
+      work.link = span.nodes > 1 ? TaskLink::between_nodes : TaskLink::within_node;
+      work.sent = CollectiveStep(step.collective, type_of(program, step.in[0]).dtype, program.rank)
+                      .bytes_sent();
+    } else if (assumed.unfused_attention &&
+               (step.node.op == "attention" || step.node.op == "attention_grad")) {
+      work.seconds = unfused_seconds(step, program, cluster);
+    }
+    out.steps.push_back(std::move(work));
+  }
+  if (assumed.half_gradients) halve_gradients(program, cluster, out.steps);
+  int64_t zeroed = 0;
+  for (const Binding& b : program.bindings) {
+    if (b.role == Role::batch) out.read_bytes += byte_size(type_of(program, b.buffer));
+    if (b.zeroed_each_step) zeroed += byte_size(type_of(program, b.buffer));
+  }
+  out.zero_seconds = static_cast<double>(zeroed) / cluster.memory_bandwidth.value();
+  return out;
+}
+
+}  // namespace shardrun

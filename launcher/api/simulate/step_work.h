@@ -1,0 +1,62 @@
+// ProgramWork: what each step of a rank's Program takes, as a Simulation is to be told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "explain/names.h"
+#include "graph/plan.h"
+#include "graph/program.h"
+#include "planner/cost/cluster.h"
+#include "simulate/engine.h"
+#include "simulate/step_order.h"
+
+namespace shardrun {
+
+/// How others run a training step, as settings. Each is of a framework, not of a measurement.
+struct Assumptions {
+  /// Each layer's forward pass again, collectives too, before its backward pass.
+  bool recompute_layers = false;
+  /// Attention as its products over all pairs, with passes over the scores in two bytes between
+  /// them: mask, softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
+  bool unfused_attention = false;
+  /// f32 gradients are reduced in two bytes, and all of them in one call.
+  bool half_gradients = false;
+  /// The host asks for each kernel of a micro-batch, rather than once for all of them. The update
+  /// is asked for once either way: optimizers take all parameters at a time.
+  bool eager = false;
+};
+/// Passes over the scores, a read or a write each: of q k^T (1), of scale and mask (2), softmax
+/// (2), dropout (2) and of the product with v (1); backward of the two products (4), dropout,
+/// softmax, which also reads its result, and mask (6).
+inline constexpr double kForwardPasses = 8, kBackwardPasses = 10;
+
+std::vector<std::string> assumption_names();
+/// "": none of them; "megatron": all. Throws invalid_input.
+Assumptions assumptions_named(const std::string& name);
+
+struct StepWork {
+  TaskKind kind = TaskKind::kernel;
+  TaskLink link = TaskLink::none;
+  double seconds = 0;     // of one run
+  int64_t sent = 0;       // bytes that one run gives to other ranks
+  bool launched = false;  // does the host have to ask for it?
+  StepPart part = StepPart::forward;
+  std::string layer;  // "h.3"; "": of none
+};
+
+/// `program` is of `rank`, and outlives this.
+struct ProgramWork {
+  const Program* program = nullptr;
+  ProgramOrder order;
+  std::vector<StepWork> steps;
+  int64_t read_bytes = 0;   // of a micro-batch
+  double zero_seconds = 0;  // to set accumulated gradients to zero
+};
+
+/// Seconds are the plan's own prices (explain/planned_steps.h) but for what is assumed otherwise.
+ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster,
+                    const Program& program, CommStreams streams, const Assumptions& assumed);
+
+}  // namespace shardrun

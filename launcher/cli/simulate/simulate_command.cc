@@ -1,0 +1,157 @@
+// shardrun simulate: the timeline of a planned step on a cluster that need not be there.
+#include <charconv>
+#include <cstdio>
+#include <memory>
+
+#include "command.h"
+#include "loaded.h"
+#include "option_flags.h"
+#include "shardrun/simulate.h"
+#include "simulate/weak_scaling.h"
+
+namespace shardrun::cli {
+namespace {
+
+struct Simulate {
+  SimulateRequest request;
+  std::vector<std::string> slow;  // RANK=FACTOR
+  std::string trace, json;
+  SimulatedScaling scaling;
+  CLI::App* scales = nullptr;  // `simulate weak-scaling`
+};
+
+std::map<int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
+  std::map<int64_t, double> out;
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    int64_t rank = 0;
+    double factor = 0;
+    const char* const end = text.data() + text.size();
+    bool good = equals != std::string::npos;
+    if (good) {
+      const char* const middle = text.data() + equals;
+      const auto first = std::from_chars(text.data(), middle, rank);
+      const auto second = std::from_chars(middle + 1, end, factor);
+      good = first.ec == std::errc() && first.ptr == middle && second.ec == std::errc() &&
+             second.ptr == end;
+    }
+    if (!good)
+      throw Failure(Failure::Kind::call, "--slow: '" + text + "' is not RANK=FACTOR, as in 3=1.2");
+    if (!out.emplace(rank, factor).second)
+      throw Failure(Failure::Kind::call,
+                    "--slow: rank " + std::to_string(rank) + " is there twice");
+  }
+  return out;
+}
+
+/// --ranks, or those of the plan or the mesh, or as many as the cluster has.
+int ranks_of(const Arguments& args, int stages) {
+  if (args.ranks) return *args.ranks;
+  if (!args.plan.plan_file.empty()) return stages * read_planned_model(args.plan.plan_file).ranks;
+  return stages * mesh_ranks(args.plan.mesh);
+}
+
+int run_simulate(World& world, Arguments& args, Simulate& simulate) {
+  if (simulate.scales->parsed()) {
+    check_outputs(world, {{"--json", simulate.scaling.json}, {"--plot", simulate.scaling.plot}},
+                  {});
+    return run_weak_scaling(simulate.scaling);
+  }
+  if (args.threads) world.assume_threads(*args.threads);
+  SimulateRequest& request = simulate.request;
+  request.slow = slow_ranks(simulate.slow);
+  request.seed = args.model_options.seed;
+  check_outputs(world, {{"--trace", simulate.trace}, {"--json", simulate.json}}, files_read(args));
+  args.plan.ranks = ranks_of(args, request.stages);
+  if (args.plan.ranks == 0) {
+    throw Failure(Failure::Kind::call,
+                  "say for how many ranks: --ranks 8, or a --mesh with all its sizes");
+  }
+  args.plan = request_of_stage(world, args.plan, request.stages);
+  const auto [model, plan, tried] = load_and_plan(world, args);
+  const SimulateReport report = shardrun::simulate(world, model, plan, request);
+  if (!world.leader()) return 0;
+  std::printf("%s", report.text.c_str());
+  if (!simulate.trace.empty()) write_output(simulate.trace, report.trace);
+  if (!simulate.json.empty()) write_output(simulate.json, report.json);
+  return 0;
+}
+
+void add_failure_options(CLI::App& app, SimulateRequest& r) {
+  app.add_option("--mtbf", r.mtbf_hours,
+                 "Hours between failures of one rank, on average (Llama 3's on H100s: 50700): "
+                 "prints the goodput")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--checkpoint-minutes", r.checkpoint_minutes, "--mtbf: between checkpoints")
+      ->capture_default_str();
+  app.add_option("--checkpoint-stall", r.checkpoint_stall_seconds,
+                 "--mtbf: seconds that training waits for a checkpoint")
+      ->capture_default_str();
+  app.add_option("--restart-minutes", r.restart_minutes,
+                 "--mtbf: from a failure until training goes on")
+      ->capture_default_str();
+}
+
+void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
+  SimulateRequest& r = simulate.request;
+  add_model_options(app, args);
+  app.get_option("model")->required(false);  // weak-scaling has one of its own
+  simulate.scales = add_weak_scaling(app, simulate.scaling);
+  add_plan_options(app, args);
+  app.add_option("--stages", r.stages,
+                 "Pipeline stages over which the layers and --ranks are shared out (simulated "
+                 "only: they cannot be run)")
+      ->capture_default_str();
+  app.add_option("--schedule", r.schedule, "--stages: 1f1b or interleaved")->capture_default_str();
+  app.add_option("--chunks", r.chunks, "--schedule interleaved: parts of the model on each stage")
+      ->capture_default_str();
+  app.add_option("--assume", r.assume,
+                 "megatron: full recomputation of layers, unfused attention, gradients reduced in "
+                 "two bytes, the host asks for each kernel");
+  app.add_option("--comm-streams", r.comm_streams,
+                 "one stream for all collectives, as runs have on GPUs (the default there); none: "
+                 "between kernels, as on CPUs; axes: one for each set of mesh axes");
+  app.add_flag("!--no-host", r.host, "Launches, batches and zeroing take no time");
+  app.add_option("--dispatch-us", r.dispatch_us,
+                 "Microseconds of the host for a phase, or with --assume megatron for a kernel "
+                 "(default: 10 on GPUs, 0 on CPUs)");
+  app.add_option("--input-rate", r.input_gb_s, "GB/s at which a batch comes to a GPU")
+      ->capture_default_str();
+  app.add_option("--beside", r.beside, "Kernels beside communication take so many times as long")
+      ->capture_default_str();
+  app.add_option("--slow", simulate.slow,
+                 "RANK=FACTOR: a rank whose kernels and host take so many times as long "
+                 "(repeatable)");
+  app.add_option("--jitter", r.jitter,
+                 "Relative standard deviation of a rank's time for a micro-batch: prints p50 and "
+                 "p95 of the step");
+  app.add_option("--draws", r.draws, "--jitter: steps that are simulated")->capture_default_str();
+  add_failure_options(app, r);
+  app.add_option("--trace", simulate.trace,
+                 "Write the step's events to this file, for https://ui.perfetto.dev");
+  app.add_option("--json", simulate.json, "Write the figures to this file");
+}
+
+}  // namespace
+
+Command simulate_command() {
+  const auto simulate = std::make_shared<Simulate>();
+  return {
+      .name = "simulate",
+      .help = "Simulate a step of a plan on a cluster that need not be there",
+      .takes_recipe = true,
+      .add_options = [simulate](CLI::App& app,
+                                Arguments& args) { add_simulate_options(app, args, *simulate); },
+      .take_defaults =
+          [simulate](Arguments& args) {
+            if (simulate->scales->parsed()) return true;  // its models have no recipe
+            if (args.model.empty())
+              throw Failure(Failure::Kind::call,
+                            "simulate: name a model, 'shardrun simulate MODEL.onnx'");
+            return false;
+          },
+      .run = [simulate](World& world,
+                        Arguments& args) { return run_simulate(world, args, *simulate); }};
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,90 @@
+// The command: beside a real run's report, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "../command.h"
+
+namespace shardrun::test {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kModel[] =
+    "model gpt --layers 2 --hidden 32 --heads 2 --vocab 64 --context 16 --no-weights -o m.onnx";
+
+/// Bytes that a run's report counts are those of the simulated step, and so is the arena.
+TEST(Simulate, CountsARunsBytes) {
+  Workspace at;
+  ASSERT_EQ(at.shardrun(kModel).status, 0);
+  for (const char* micro_batches : {"1", "2", "4"}) {
+    const std::string k = std::string(" --accumulate ") + micro_batches;
+    const Outcome planned =
+        at.shardrun("plan m.onnx --ranks 2 --mesh 2 --planner fsdp -o p.json" + k);
+    ASSERT_EQ(planned.status, 0) << describe(planned);
+    const Outcome run = at.shardrun(
+        mpi(2), "train m.onnx --plan p.json --steps 1 --validation 0 --report r.json" + k);
+    ASSERT_EQ(run.status, 0) << describe(run);
+    const Outcome out =
+        at.shardrun("simulate m.onnx --plan p.json --json s.json --trace t.json" + k);
+    ASSERT_EQ(out.status, 0) << describe(out);
+    const Json report = Json::parse(at.read("r.json")), simulated = Json::parse(at.read("s.json"));
+    for (const Json& lane : simulated["lanes"])
+      EXPECT_EQ(lane["sent_bytes"], report["sent_bytes"][lane["first_rank"].get<size_t>()]);
+    EXPECT_GT(report["sent_bytes"][0], 0);
+    const auto allocated = report["allocated_bytes"].get<std::vector<int64_t>>();
+    EXPECT_EQ(simulated["peak_bytes"], *std::max_element(allocated.begin(), allocated.end()));
+    EXPECT_FALSE(Json::parse(at.read("t.json"))["traceEvents"].empty());
+  }
+}
+
+TEST(Simulate, RefusesWithASentence) {
+  Workspace at;
+  ASSERT_EQ(at.shardrun(kModel).status, 0);
+  const auto refused = [&](const std::string& arguments, const std::string& part) {
+    const Outcome out = at.shardrun("simulate m.onnx " + arguments);
+    EXPECT_EQ(out.status, 2) << describe(out);
+    EXPECT_EQ(messages(out), 1) << describe(out);
+    EXPECT_NE(message(out).find(part), std::string::npos) << describe(out);
+  };
+  refused("", "say for how many ranks");
+  const Outcome none = at.shardrun("simulate --ranks 2");
+  EXPECT_EQ(none.status, 2) << describe(none);
+  EXPECT_NE(message(none).find("name a model"), std::string::npos) << describe(none);
+  refused("--ranks 2 --slow 1", "'1' is not RANK=FACTOR");
+  refused("--ranks 2 --slow 1=fast", "'1=fast' is not RANK=FACTOR");
+  refused("--ranks 2 --slow 1=1.2 --slow 1=1.3", "rank 1 is there twice");
+  refused("--ranks 3 --stages 2", "3 ranks are no multiple");
+  refused("--ranks 8 --stages 4", "4 parts, but the names of the model's nodes tell of 2 layers");
+  refused("--ranks 2 --json same --trace same", "same");
+  ASSERT_EQ(at.shardrun("plan m.onnx --mesh 8 --planner dp --cluster h100 -o p.json").status, 0);
+  refused("--plan p.json --stages 2", "16 ranks");
+}
+
+/// A model for each number of ranks, a row for each planner; what does not fit is one, too, and a
+/// cross in the plot.
+TEST(Simulate, ScalesWeakly) {
+  Workspace at;
+  const std::string call =
+      "simulate weak-scaling --model gpt --scale tiny --planners dp,fsdp --ranks 1,4 --json s.json "
+      "--plot s.svg";
+  const Outcome out = at.shardrun(call);
+  ASSERT_EQ(out.status, 0) << describe(out);
+  const Json rows = Json::parse(at.read("s.json"))["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_GT(rows[2]["flops"].get<double>(), 2 * rows[0]["flops"].get<double>());
+  EXPECT_LT(rows[3]["bytes"], rows[2]["bytes"]);  // fsdp
+  EXPECT_NE(out.out.find("simulated, not measured"), std::string::npos);
+  const std::string between =
+      std::to_string((rows[2]["bytes"].get<int64_t>() + rows[3]["bytes"].get<int64_t>()) / 2);
+  const Outcome tight = at.shardrun(call + " --memory " + between);
+  ASSERT_EQ(tight.status, 0) << describe(tight);
+  EXPECT_TRUE(Json::parse(at.read("s.json"))["rows"][2].contains("out_of_memory"));
+  EXPECT_NE(at.read("s.svg").find("out of memory"), std::string::npos);
+  const Outcome three = at.shardrun("simulate weak-scaling --model gpt --ranks 3");
+  EXPECT_EQ(three.status, 2) << describe(three);
+  EXPECT_NE(message(three).find("1, 2, 4 and 8 ranks"), std::string::npos) << describe(three);
+}
+
+}  // namespace
+}  // namespace shardrun::test

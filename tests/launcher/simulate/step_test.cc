@@ -1,0 +1,218 @@
+// A planned step simulated: what must hold whatever the figures are.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "shardrun/bench.h"
+#include "shardrun/simulate.h"
+
+namespace shardrun {
+namespace {
+
+using Json = nlohmann::json;
+
+class SimulatedSteps : public testing::Test {
+ protected:
+  void SetUp() override {
+    GptModel gpt;
+    gpt.layers = 4, gpt.hidden = 128, gpt.heads = 4, gpt.vocab = 256, gpt.context = 64;
+    gpt.weights = false;
+    write_gpt(gpt, path_);
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  struct Outcome {
+    SimulateReport report;
+    Json json;
+    int64_t plan_bytes = 0;
+    std::vector<int64_t> sent;  // by rank, as a run's report has it
+  };
+
+  /// On `cluster` with `planner` on `mesh`, K micro-batches. Equal plans are made once.
+  Outcome simulated(const std::string& cluster, const std::string& planner, const std::string& mesh,
+                    int micro_batches, const SimulateRequest& request) {
+    const std::string key = cluster + planner + mesh + std::to_string(micro_batches) + "," +
+                            std::to_string(request.stages);
+    auto found = plans_.find(key);
+    if (found == plans_.end()) {
+      ModelOptions options;
+      options.batch = 8, options.accumulate = micro_batches, options.dtype = "bf16";
+      Model model = load_model(world_, path_, options);
+      PlanRequest wanted;
+      wanted.mesh = mesh, wanted.planner = planner, wanted.cluster = cluster;
+      wanted.ranks = mesh_ranks(mesh) * request.stages;
+      wanted.with_evaluation = false;
+      wanted = request_of_stage(world_, wanted, request.stages);
+      TrainingPlan plan = make_plan(world_, model, wanted);
+      found = plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first;
+    }
+    const auto& [model, plan, tried] = found->second;
+    Outcome out;
+    out.report = simulate(world_, model, plan, request);
+    out.json = Json::parse(out.report.json);
+    const std::vector<int64_t> bytes = plan.predicted_bytes();
+    out.plan_bytes = *std::max_element(bytes.begin(), bytes.end());
+    out.sent = plan_figures(world_, model, plan).sent_bytes;
+    return out;
+  }
+
+  static SimulateRequest bare() {
+    SimulateRequest request;
+    request.host = false;
+    return request;
+  }
+
+  World world_ = World::threads(1);
+  std::map<std::string, ModelAndPlan> plans_;
+  std::string path_ = (std::filesystem::temp_directory_path() /
+                       ("simulated_steps_" + std::to_string(::getpid()) + ".onnx"))
+                          .string();
+};
+
+/// One stream, no host and no overlap: the sum of the steps' prices. With streams, between the
+/// busiest of them and that sum. And the bytes are those of the plan and of a run's report.
+TEST_F(SimulatedSteps, AreTheSumOfPricesWithoutOverlap) {
+  for (const char* planner : {"dp", "fsdp", "megatron"}) {
+    for (int micro_batches : {1, 2, 4}) {
+      SimulateRequest request = bare();
+      request.comm_streams = "none";
+      const Outcome serial = simulated("a100-80", planner, "4", micro_batches, request);
+      const double sum = serial.report.steps_seconds;
+      EXPECT_NEAR(serial.report.seconds, sum, 1e-9 * sum) << planner << micro_batches;
+      EXPECT_EQ(serial.report.peak_bytes, serial.plan_bytes);
+      for (const char* streams : {"one", "axes"}) {
+        request.comm_streams = streams;
+        const Outcome out = simulated("a100-80", planner, "4", micro_batches, request);
+        EXPECT_GE(out.report.seconds,
+                  out.json["busiest_stream_seconds"].get<double>() * (1 - 1e-12));
+        EXPECT_LE(out.report.seconds, sum * (1 + 1e-12)) << planner << micro_batches << streams;
+        EXPECT_NEAR(out.json["serial_seconds"], sum, 1e-9 * sum);
+        int64_t ranks = 0;
+        for (const Json& lane : out.json["lanes"]) {
+          EXPECT_EQ(lane["sent_bytes"], out.sent.at(lane["first_rank"])) << planner;
+          double all = 0;
+          for (const auto& [name, value] : lane.items())
+            if (name.ends_with("_seconds")) all += value.get<double>();
+          EXPECT_NEAR(all, out.report.seconds, 1e-9 * sum);
+          ranks += lane["ranks"].get<int64_t>();
+        }
+        EXPECT_EQ(ranks, 4);
+      }
+    }
+  }
+}
+
+/// What is hidden beside kernels is what the planner takes to be hidden.
+TEST_F(SimulatedSteps, HideWhatThePlanHides) {
+  const Outcome serial = [&] {
+    SimulateRequest request = bare();
+    request.comm_streams = "none";
+    return simulated("a100-80", "dp", "4", 1, request);
+  }();
+  const Outcome hidden = simulated("a100-80", "dp", "4", 1, bare());
+  EXPECT_LT(hidden.report.seconds, serial.report.seconds);
+  const Outcome host = simulated("host", "dp", "4", 1, bare());
+  EXPECT_NEAR(host.report.seconds, host.report.steps_seconds, 1e-9 * host.report.seconds);
+}
+
+TEST_F(SimulatedSteps, TraceHasTheStepsBytes) {
+  const Outcome out = simulated("a100-80", "zero2", "4", 2, SimulateRequest());
+  const Json trace = Json::parse(out.report.trace);
+  std::map<int64_t, int64_t> sent;
+  std::set<std::string> names;
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] == "X") names.insert(event["name"].get<std::string>());
+    if (event["ph"] == "X" && event["args"].contains("bytes_sent"))
+      sent[event["pid"]] += event["args"]["bytes_sent"].get<int64_t>();
+  }
+  ASSERT_FALSE(sent.empty());
+  for (const auto& [rank, bytes] : sent) EXPECT_EQ(bytes, out.sent.at(static_cast<size_t>(rank)));
+  for (const char* name : {"read batch", "zero gradients", "launch"})
+    EXPECT_EQ(names.count(name), 1u) << name;
+}
+
+/// In data parallelism all wait for a rank that is 1.2 times slower, and for nothing else.
+TEST_F(SimulatedSteps, WaitForASlowRank) {
+  const Outcome even = simulated("a100-80", "dp", "4", 2, SimulateRequest());
+  SimulateRequest request;
+  request.slow = {{2, 1.2}};
+  const Outcome slow = simulated("a100-80", "dp", "4", 2, request);
+  EXPECT_GT(slow.report.seconds, even.report.seconds);
+  EXPECT_LE(slow.report.seconds, 1.2 * even.report.seconds);
+  ASSERT_EQ(slow.json["lanes"].size(), even.json["lanes"].size() + 1);
+  for (const Json& lane : slow.json["lanes"])
+    EXPECT_EQ(lane["waiting_seconds"].get<double>() > 1e-6, lane["first_rank"] != 2) << lane;
+  // Where only the batch is cut, one that is exactly 1 changes nothing.
+  request.slow = {{2, 1.0}};
+  EXPECT_DOUBLE_EQ(simulated("a100-80", "dp", "4", 2, request).report.seconds, even.report.seconds);
+}
+
+TEST_F(SimulatedSteps, JitterIsSeeded) {
+  SimulateRequest request;
+  request.jitter = 0.1, request.draws = 20, request.seed = 3;
+  const Outcome one = simulated("a100-80", "dp", "4", 1, request);
+  const Json jitter = one.json["jitter"];
+  EXPECT_GT(jitter["p50_seconds"].get<double>(), one.report.seconds);  // the slowest of four
+  EXPECT_GT(jitter["p95_seconds"].get<double>(), jitter["p50_seconds"].get<double>());
+  EXPECT_EQ(simulated("a100-80", "dp", "4", 1, request).json["jitter"], jitter);
+  request.seed = 4;
+  EXPECT_NE(simulated("a100-80", "dp", "4", 1, request).json["jitter"], jitter);
+}
+
+/// More stages and the same ranks a stage: a stage has fewer layers, and waits for others.
+TEST_F(SimulatedSteps, StagesAreSharedOut) {
+  const double alone = simulated("a100-80", "dp", "2", 8, SimulateRequest()).report.seconds;
+  for (const char* schedule : {"1f1b", "interleaved"}) {
+    SimulateRequest request;
+    request.stages = 2, request.schedule = schedule;
+    const Outcome out = simulated("a100-80", "dp", "2", 8, request);
+    EXPECT_LT(out.report.seconds, alone) << schedule;
+    EXPECT_GT(out.report.seconds, alone / 2) << schedule;
+    EXPECT_EQ(out.json["ranks"], 4);
+    EXPECT_EQ(out.report.peak_bytes, 0);
+    EXPECT_NE(out.report.text.find("cannot run pipeline stages"), std::string::npos);
+  }
+}
+
+TEST_F(SimulatedSteps, OthersRunsTakeLonger) {
+  const Outcome ours = simulated("a100-80", "megatron", "4", 1, bare());
+  SimulateRequest request = bare();
+  request.assume = "megatron";
+  const Outcome theirs = simulated("a100-80", "megatron", "4", 1, request);
+  EXPECT_GT(theirs.report.seconds, 1.2 * ours.report.seconds);
+  request.host = true, request.dispatch_us = 1000;  // the host alone takes that many launches
+  const Outcome eager = simulated("a100-80", "megatron", "4", 1, request);
+  EXPECT_GT(eager.report.seconds, 0.1);
+}
+
+TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
+  const auto refused = [&](const std::function<void(SimulateRequest&)>& change, int micro_batches,
+                           const std::string& part) {
+    SimulateRequest request;
+    change(request);
+    try {
+      simulated("a100-80", "dp", "2", micro_batches, request);
+      ADD_FAILURE() << part;
+    } catch (const Failure& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+      EXPECT_EQ(e.status(), 2) << e.what();
+    }
+  };
+  refused([](auto& r) { r.stages = 8; }, 1, "wanted 16");  // of a node of 8
+  refused([](auto& r) { r.stages = 0; }, 1, "--stages is 0");
+  refused([](auto& r) { r.stages = 2, r.schedule = "gpipe"; }, 1, "--schedule is 'gpipe'");
+  refused([](auto& r) { r.schedule = "interleaved"; }, 1, "give --stages 2");
+  refused([](auto& r) { r.stages = 2, r.schedule = "interleaved"; }, 3, "3 micro-batches");
+  refused([](auto& r) { r.stages = 2, r.schedule = "interleaved", r.chunks = 3; }, 2, "4 layers");
+  refused([](auto& r) { r.slow = {{2, 1.2}}; }, 1, "no such rank");
+  refused([](auto& r) { r.slow = {{1, 0.5}}; }, 1, "factor of 1 or more");
+  refused([](auto& r) { r.assume = "deepspeed"; }, 1, "'deepspeed', wanted megatron");
+  refused([](auto& r) { r.jitter = -1; }, 1, "--jitter");
+  refused([](auto& r) { r.beside = 0.5; }, 1, "--beside");
+  refused([](auto& r) { r.mtbf_hours = -1; }, 1, "--mtbf");
+}
+
+}  // namespace
+}  // namespace shardrun
