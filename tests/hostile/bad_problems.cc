@@ -24,7 +24,8 @@ std::vector<BadFile> bad_problems() {
   files.add("nothing", "", {"at byte 0", "got the end"});
   files.add("a list", "[1]", {"got '[', wanted '{'"});
   files.add("deep lists", "{\"nodes\": " + std::string(100'000, '['), {"nodes"});
-  files.add("what is cut short", own("8}", "8").substr(0, 60), {"nodes[0].claims[0] at byte 60", "got the end"});
+  files.add("what is cut short", own("8}", "8").substr(0, 60),
+            {"nodes[0].claims[0] at byte 60", "got the end"});
   files.add("a text for a cost", own("[1, 2]", "[\"one\", 2]"),
             {"nodes[0].cost[0]", "got '\"one\"'"});
   files.add("a cost that is not finite", own("[1, 2]", "[1e999, 2]"), {"nodes[0].cost[0]"});
@@ -43,7 +44,8 @@ std::vector<BadFile> bad_problems() {
   files.add("a field twice", own("\"to\": 1", "\"to\": 1, \"to\": 0"), {"edges[0].to", "twice"});
   files.add("a field that is not known", own("\"memory_limit\"", "\"memory\""), {"'memory'"});
   files.add("more behind the end", own("8}", "8}") + "x", {"something follows"});
-  files.add("what is no gzip", std::string("\x1f\x8b\x08\0\0\0\0\0\0\0garbage", 17), {"problem.json: the file is damaged"});
+  files.add("what is no gzip", std::string("\x1f\x8b\x08\0\0\0\0\0\0\0garbage", 17),
+            {"problem.json: the file is damaged"});
   return files.take();
 }
 

@@ -28,7 +28,7 @@ std::vector<BadFile> bad_recipes() {
   add("a file to write", "--checkpoint /etc/passwd", {"'--checkpoint' is not a flag that a model"});
   add("a file to read", "--data text:/etc/shadow", {"'--data' is not a flag that a model"});
   add("a plan", "--plan /tmp/x", {"'--plan' is not a flag"});
-  add("native code", "--op-library evil.so", {"'--op-library' is not a flag"});
+  add("native code", "--ops evil.so", {"'--ops' is not a flag"});
   add("a flag that is not known", "--frobnicate 3", {"'--frobnicate' is not a flag"});
   add("a flag and its value in one word", "--lr=3", {"'--lr=3' is not a flag"});
   add("no flag", "lr 3", {"'lr' stands where a flag is wanted"});
