@@ -290,7 +290,7 @@ class Restore {
         continue;
       }
       std::vector<Task> few;
-      into_.fill(b, [&](void* shard) {
+      into_.fill(b, [&, &tensor = tensor](void* shard) {
         add_tasks(tensor, b, static_cast<char*>(shard), few);
         readers_.run(few, [&](Task& task, ReadBlock& block) {
           run_task(from_, source_of(task), task, block);
