@@ -5,6 +5,7 @@
 #   make test        builds and runs every test
 #   make install PREFIX=/opt/shardrun
 #   make bench       measures and writes bench/RESULTS.md (docs/performance.md); BENCH=collectives for a part of it
+#   make fuzz        bad files for the readers, made by libFuzzer for FUZZ_SECONDS=60 each (docs/security.md)
 #   make format      clang-format in place        make lint    clang-format and clang-tidy, changing nothing
 #
 # Build type and options: make CMAKE_FLAGS='-DSHARDRUN_NATIVE=OFF'. Tests by name or label: make test CTEST='-L unit'.
@@ -16,6 +17,7 @@ JOBS ?= $(shell nproc)
 STEPS ?= 800
 SEED ?= 0
 BENCH ?=
+FUZZ_SECONDS ?= 60
 
 # A container's root may run MPI, and more ranks than cores; each rank may use every core it is given.
 export OMPI_ALLOW_RUN_AS_ROOT := 1
@@ -67,6 +69,9 @@ bench: build
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
+fuzz:
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) scripts/fuzz
+
 format:
 	@scripts/format
 
@@ -76,4 +81,4 @@ lint: configure
 clean:
 	@rm -rf $(BUILD)
 
-.PHONY: all setup configure build command run test bench install format lint clean
+.PHONY: all setup configure build command run test bench fuzz install format lint clean

@@ -97,8 +97,8 @@ void with_combine(Reduction op, F&& f) {
   switch (op) {
     case Reduction::sum: return f([]<class A>(A a, A b) { return static_cast<A>(a + b); });
     // `a != a` keeps a NaN of the left side; a NaN of the right side fails the comparison.
-    case Reduction::max: return f([]<class A>(A a, A b) { return (a >= b) | (a != a) ? a : b; });
-    case Reduction::min: return f([]<class A>(A a, A b) { return (a <= b) | (a != a) ? a : b; });
+    case Reduction::max: return f([]<class A>(A a, A b) { return ((a >= b) | (a != a)) ? a : b; });
+    case Reduction::min: return f([]<class A>(A a, A b) { return ((a <= b) | (a != a)) ? a : b; });
     case Reduction::prod: return f([]<class A>(A a, A b) { return static_cast<A>(a * b); });
   }
 }

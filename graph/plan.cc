@@ -46,6 +46,10 @@ T get(const json& object, const char* name, const std::string& origin) {
 /// `where`: "field values['wte']".
 Sharding sharding_from(const json& item, const Mesh& mesh, const std::string& where) {
   SR_REQUIRE(item.is_string(), invalid_input, where, " is not a sharding");
+  constexpr size_t kMostBytes = 4096;  // errors have it in them
+  const size_t bytes = item.get_ref<const std::string&>().size();
+  SR_REQUIRE(bytes <= kMostBytes, invalid_input, where, " has ", bytes, " bytes, wanted at most ",
+             kMostBytes);
   try {
     return parse_sharding(item.get<std::string>(), mesh);
   } catch (const Error& e) {

@@ -27,6 +27,10 @@ void take_common(Options& options, const Model& model) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path) {
+  return at_boundary([&] { return recipe_of(path); });
+}
+
 int64_t write_gpt(const GptModel& model, const std::string& path) {
   return at_boundary([&] {
     GptOptions options = model.preset.empty() ? GptOptions{} : gpt_preset(model.preset);

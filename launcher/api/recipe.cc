@@ -8,7 +8,6 @@
 #include "base/printable.h"
 #include "graph/onnx/file/metadata.h"
 #include "option_fields.h"
-#include "ranks/world.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
@@ -39,7 +38,7 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
   Recipe out;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    SR_REQUIRE(is_printable(word), invalid_input, where, ": '", word,
+    SR_REQUIRE(is_printable(word), invalid_input, where, ": '", printable(word),
                "' has characters that cannot be shown");
     if (word.rfind("--", 0) == 0) {
       const std::vector<std::string>& flags = recipe_flags();
@@ -58,13 +57,11 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
   return out;
 }
 
-std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path) {
-  return at_boundary([&] {
-    const auto metadata = read_onnx_metadata(path);
-    const auto recipe = metadata.find(kKey);
-    if (recipe == metadata.end()) return Recipe();
-    return parse_recipe(recipe->second, str(path, ": metadata '", kKey, "'"));
-  });
+Recipe recipe_of(const std::string& path) {
+  const auto metadata = read_onnx_metadata(path);
+  const auto recipe = metadata.find(kKey);
+  if (recipe == metadata.end()) return {};
+  return parse_recipe(recipe->second, str(path, ": metadata '", kKey, "'"));
 }
 
 }  // namespace shardrun

@@ -12,5 +12,7 @@ using Recipe = std::vector<std::pair<std::string, std::string>>;
 
 /// `where` it stands, for errors. Throws invalid_input: no flag, or one that a model may not give.
 Recipe parse_recipe(const std::string& text, const std::string& where);
+/// Of a model's file; empty if it has none, or is no model. Throws invalid_input.
+Recipe recipe_of(const std::string& path);
 
 }  // namespace shardrun

@@ -17,8 +17,8 @@ inline constexpr int64_t kPhiloxBlocks = 16, kPhiloxWords = 128;
 namespace philox {
 
 // A word of a block in the low half of each lane, so that products of words, which fill lanes, need
-// no moves; what is in the high halves does not matter. product: of low halves. kFirst, kLast:
-// which lanes of two vectors side by side make the first and the last half of both interleaved.
+// no moves; what is in the high halves does not matter. product: of low halves. interleave: the
+// lanes of two vectors in turn, in two vectors.
 #if defined(__AVX512F__)
 using Wide [[gnu::vector_size(64)]] = uint64_t;
 inline Wide product(Wide a, Wide b) {
@@ -26,14 +26,20 @@ inline Wide product(Wide a, Wide b) {
   return reinterpret_cast<Wide>(
       _mm512_maskz_mul_epu32(0xFF, reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
 }
-inline constexpr Wide kFirst = {0, 8, 1, 9, 2, 10, 3, 11}, kLast = {4, 12, 5, 13, 6, 14, 7, 15};
+inline void interleave(Wide a, Wide b, Wide (&to)[2]) {
+  to[0] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+  to[1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+}
 #elif defined(__AVX2__)
 using Wide [[gnu::vector_size(32)]] = uint64_t;
 inline Wide product(Wide a, Wide b) {
   return reinterpret_cast<Wide>(
       _mm256_mul_epu32(reinterpret_cast<__m256i>(a), reinterpret_cast<__m256i>(b)));
 }
-inline constexpr Wide kFirst = {0, 4, 1, 5}, kLast = {2, 6, 3, 7};
+inline void interleave(Wide a, Wide b, Wide (&to)[2]) {
+  to[0] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
+  to[1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+}
 #else
 using Wide [[gnu::vector_size(16)]] = uint64_t;
 inline Wide product(Wide a, Wide b) {
@@ -44,7 +50,10 @@ inline Wide product(Wide a, Wide b) {
   return (a & 0xFFFFFFFF) * (b & 0xFFFFFFFF);
 #endif
 }
-inline constexpr Wide kFirst = {0, 2}, kLast = {1, 3};
+inline void interleave(Wide a, Wide b, Wide (&to)[2]) {
+  to[0] = __builtin_shufflevector(a, b, 0, 2);
+  to[1] = __builtin_shufflevector(a, b, 1, 3);
+}
 #endif
 inline constexpr int64_t kWide = sizeof(Wide) / sizeof(uint64_t);
 
@@ -105,8 +114,8 @@ inline void draw_words(const RandomStream& stream, uint64_t first,
     const auto& w = blocks.word;
     const Wide front = (w[0][v] & 0xFFFFFFFF) | w[1][v] << 32;
     const Wide back = (w[2][v] & 0xFFFFFFFF) | w[3][v] << 32;
-    const Wide made[2] = {__builtin_shuffle(front, back, philox::kFirst),
-                          __builtin_shuffle(front, back, philox::kLast)};
+    Wide made[2];
+    philox::interleave(front, back, made);
     std::memcpy(words + 4 * v * philox::kWide, made, sizeof made);
   }
 }

@@ -287,7 +287,7 @@ class Finder {
     for (auto& [name, change] : out_.by_name) {
       if (!is_parameter(name) || !change.is_read_back) continue;
       const Names from = origins(change.next);
-      change.learns = std::all_of(from.begin(), from.end(), [&](const std::string& origin) {
+      change.learns = std::all_of(from.begin(), from.end(), [&, &name = name](const auto& origin) {
         return origin == name || (!is_parameter(origin) && out_.by_name.count(origin) == 0 &&
                                   inputs_.count(origin) == 0);
       });

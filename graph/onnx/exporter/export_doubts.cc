@@ -75,14 +75,14 @@ class Copies {
     }
     std::vector<std::pair<std::string, std::string>> out;
     for (const auto& [parent, modules] : siblings) {
-      const bool within = std::any_of(out.begin(), out.end(), [&](const auto& pair) {
+      const bool within = std::any_of(out.begin(), out.end(), [&parent = parent](const auto& pair) {
         return parent == pair.first || parent.starts_with(pair.first + ".") ||
                parent == pair.second || parent.starts_with(pair.second + ".");
       });
       for (size_t i = 1; i < modules.size() && !within && modules.size() <= kMostSiblings; ++i) {
-        const auto same =
-            std::find_if(modules.begin(), modules.begin() + static_cast<std::ptrdiff_t>(i),
-                         [&](const std::string& m) { return are_equal(m, modules[i]); });
+        const auto same = std::find_if(
+            modules.begin(), modules.begin() + static_cast<std::ptrdiff_t>(i),
+            [&, &one = modules[i]](const std::string& m) { return are_equal(m, one); });
         if (same != modules.begin() + static_cast<std::ptrdiff_t>(i))
           out.emplace_back(*same, modules[i]);
       }

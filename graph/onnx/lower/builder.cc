@@ -218,7 +218,8 @@ Shape broadcast(const Shape& a, const Shape& b) {
 }
 
 V Builder::matmul(V a, V b) {
-  SR_REQUIRE(rank(a) > 0 && rank(b) > 0, invalid_input, "a matrix product of a scalar");
+  SR_REQUIRE(rank(a) > 0 && rank(b) > 0, invalid_input,
+             "a matrix product of a scalar: operands are ", type(a), " and ", type(b));
   SR_REQUIRE(rank(a) <= 20 && rank(b) <= 20, unsupported, "a matrix product of rank over 20");
   SR_REQUIRE(dtype(a) == dtype(b), invalid_input, "operands are ", type(a), " and ", type(b));
   // Batch dims are lettered from the right, a, b, c …; m, k, n are the matrix's.

@@ -164,10 +164,11 @@ void clip(NodeContext& c) {
     if (!c.has(i)) continue;
     const Tensor* bound = c.b.known(c.in(i));
     if (bound == nullptr) {
-      SR_REQUIRE(element_count(c.b.shape(c.in(i))) == 1, invalid_input, names[i - 1],
-                 " is not a scalar");
+      SR_REQUIRE(element_count(c.b.shape(c.in(i))) == 1, invalid_input, names[i - 1], " is ",
+                 c.b.type(c.in(i)), ", wanted a scalar");
     } else {
-      SR_REQUIRE(bound->count() == 1, invalid_input, names[i - 1], " is not a scalar");
+      SR_REQUIRE(bound->count() == 1, invalid_input, names[i - 1], " is ", c.b.type(c.in(i)),
+                 ", wanted a scalar");
     }
     if (bound != nullptr && is_float(c.b.dtype(x))) bounds.set(names[i - 1], bound->at(0));
   }

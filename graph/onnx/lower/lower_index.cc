@@ -296,8 +296,9 @@ void scatter_nd(NodeContext& c) {
 void one_hot(NodeContext& c) {
   Builder& b = c.b;
   const Tensor& given = c.known(1, "depth");
-  SR_REQUIRE(given.count() == 1 && given.int_at(0) > 0, invalid_input,
-             "depth is not a positive number");
+  SR_REQUIRE(given.count() == 1 && given.int_at(0) > 0, invalid_input, "depth is ",
+             given.count() == 1 ? str(given.int_at(0)) : str(given.type()),
+             ", wanted a positive number");
   const int64_t depth = given.int_at(0);
   SR_REQUIRE(b.shape(c.in(2)) == Shape{2}, invalid_input, "values are ", b.type(c.in(2)),
              ", wanted [off, on]");

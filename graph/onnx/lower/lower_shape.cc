@@ -142,7 +142,8 @@ void slice(NodeContext& c) {
   if (c.has(4)) in_steps = c.ints(4, "steps");
   SR_REQUIRE(in_ends.size() == in_starts.size() && axes.size() == in_starts.size() &&
                  in_steps.size() == in_starts.size(),
-             invalid_input, "starts, ends, axes and steps differ in length");
+             invalid_input, "starts, ends, axes and steps differ in length: ", in_starts.size(),
+             ", ", in_ends.size(), ", ", axes.size(), " and ", in_steps.size());
   NodeContext::axes(axes, c.b.rank(x));
   Ints starts(dims.size(), 0), ends = dims, steps(dims.size(), 1);
   for (size_t i = 0; i < axes.size(); ++i) {
@@ -341,12 +342,15 @@ void pad(NodeContext& c) {
   bool cut = false;
   for (size_t i = 0; i < axes.size(); ++i) {
     const auto d = static_cast<size_t>(NodeContext::axis(axes[i], c.b.rank(x)));
-    before[d] = std::max<int64_t>(pads[i], 0);
-    after[d] = std::max<int64_t>(pads[axes.size() + i], 0);
-    starts[d] = std::max<int64_t>(-pads[i], 0);  // a negative pad cuts
-    ends[d] -= std::max<int64_t>(-pads[axes.size() + i], 0);
-    SR_REQUIRE(starts[d] <= ends[d], invalid_input, "pads cut more than dim ", d, " of ",
-               c.b.type(x));
+    const int64_t low = pads[i], high = pads[axes.size() + i], n = c.b.shape(x)[d];
+    before[d] = std::max<int64_t>(low, 0);
+    after[d] = std::max<int64_t>(high, 0);
+    // A negative pad cuts. Either alone is looked at first: the sum of both may not be a number.
+    SR_REQUIRE(
+        low >= -n && high >= -n && -std::min<int64_t>(low, 0) <= n + std::min<int64_t>(high, 0),
+        invalid_input, "pads ", low, " and ", high, " cut more than dim ", d, " of ", c.b.type(x));
+    starts[d] = -std::min<int64_t>(low, 0);
+    ends[d] += std::min<int64_t>(high, 0);
     cut = cut || starts[d] > 0 || ends[d] < c.b.shape(x)[d];
   }
   if (cut) x = c.b.add("slice", {x}, {{"starts", starts}, {"ends", ends}, {"steps", steps}});

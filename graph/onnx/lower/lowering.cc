@@ -131,8 +131,8 @@ int64_t NodeContext::axis(int64_t axis, int64_t rank) {
 std::vector<int64_t> NodeContext::axes(std::vector<int64_t> axes, int64_t rank) {
   for (int64_t& a : axes) a = axis(a, rank);
   std::sort(axes.begin(), axes.end());
-  SR_REQUIRE(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), invalid_input,
-             "an axis is named twice");
+  const auto twice = std::adjacent_find(axes.begin(), axes.end());
+  SR_REQUIRE(twice == axes.end(), invalid_input, "axis ", *twice, " is named twice");
   return axes;
 }
 

@@ -124,8 +124,8 @@ RankFile file_of_rank(const std::vector<Binding>& bindings, const Mesh& mesh, in
   file.name = file_name(rank);
   for (const auto& [axes, group] : groups) {
     const auto [index, count] = group.replica;
-    const auto border = [&](int64_t of) {
-      return static_cast<int64_t>(static_cast<__int128>(group.bytes) * of / count);
+    const auto border = [all = group.bytes, parts = count](int64_t of) {
+      return static_cast<int64_t>(static_cast<__int128>(all) * of / parts);
     };
     for (const Held& held : group.values) {
       const Box box = rows_between(held.box, held.bytes, border(index) - held.before,

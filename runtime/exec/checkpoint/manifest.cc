@@ -193,7 +193,11 @@ Manifest::Tensor read_tensor(const Fields& from, const std::vector<Manifest::Fil
   out.value.type.dtype = from.dtype("dtype");
   for (const Json& extent : from.list("shape"))
     out.value.type.shape.push_back(Fields::count(extent, where + ".shape"));
-  byte_size(out.value.type);
+  try {
+    byte_size(out.value.type);  // is there such a size?
+  } catch (const Error& e) {
+    throw e.with_context(where);
+  }
   const Json& pieces = from.list("pieces");
   for (size_t i = 0; i < pieces.size(); ++i) {
     out.pieces.push_back(

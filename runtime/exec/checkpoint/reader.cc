@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iomanip>
 #include <map>
 #include <memory>
 #include <optional>
@@ -113,8 +114,8 @@ void check(const Checkpoint& checkpoint, const Manifest::Tensor& tensor,
            const Manifest::Piece& piece, uint32_t is) {
   SR_REQUIRE(is == piece.crc32c, invalid_input, checkpoint.path(), "/",
              checkpoint.manifest().files[piece.file].name, ": the checksum of '", tensor.value.name,
-             "' ", to_text(piece.box), " is ", std::hex, is, ", it was written as ", piece.crc32c,
-             ": the file is damaged");
+             "' ", to_text(piece.box), " is ", std::hex, std::setfill('0'), std::setw(8), is,
+             ", it was written as ", std::setw(8), piece.crc32c, ": the file is damaged");
 }
 
 void check_header(const Checkpoint& checkpoint, size_t number, const Source& source) {
@@ -289,7 +290,7 @@ class Restore {
         continue;
       }
       std::vector<Task> few;
-      into_.fill(b, [&](void* shard) {
+      into_.fill(b, [&, &tensor = tensor](void* shard) {
         add_tasks(tensor, b, static_cast<char*>(shard), few);
         readers_.run(few, [&](Task& task, ReadBlock& block) {
           run_task(from_, source_of(task), task, block);

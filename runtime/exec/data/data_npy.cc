@@ -9,6 +9,7 @@
 #include <limits>
 #include <set>
 
+#include "base/printable.h"
 #include "exec/data/data_files.h"
 #include "exec/data/data_internal.h"
 
@@ -42,6 +43,12 @@ std::string_view dict_value(std::string_view header, std::string_view key,
   fail(ErrorKind::invalid_input, name, ": the npy header has no '", key, "'");
 }
 
+/// Of a header, which may be long.
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 80;
+  return text.size() <= kMost ? printable(text) : printable(text.substr(0, kMost)) + "…";
+}
+
 Shape parse_shape(std::string_view text, const std::string& name) {
   SR_REQUIRE(!text.empty() && text.front() == '(', invalid_input, name,
              ": the npy header's shape is no tuple");
@@ -57,11 +64,12 @@ Shape parse_shape(std::string_view text, const std::string& name) {
     int64_t dim = 0;
     const auto [end, error] = std::from_chars(list.data(), list.data() + list.size(), dim);
     SR_REQUIRE(error == std::errc() && dim >= 0, invalid_input, name, ": the npy header's shape ",
-               text.substr(0, close + 1), " is not of whole numbers");
+               shown(text.substr(0, close + 1)), " is not of whole numbers");
     list.remove_prefix(static_cast<size_t>(end - list.data()));
     if (!list.empty() && list.front() == 'L') list.remove_prefix(1);  // Python 2 wrote 3L
     SR_REQUIRE(list.empty() || list.front() == ',' || list.front() == ' ', invalid_input, name,
-               ": the npy header's shape ", text.substr(0, close + 1), " is not of whole numbers");
+               ": the npy header's shape ", shown(text.substr(0, close + 1)),
+               " is not of whole numbers");
     SR_REQUIRE(std::ssize(shape) < kMostRank, invalid_input, name,
                ": the npy header's shape has more than ", kMostRank, " dims");
     shape.push_back(dim);
@@ -268,7 +276,7 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   const size_t close = descr.find(descr.front(), 1);
   SR_REQUIRE(close != std::string_view::npos, invalid_input, name,
              ": the npy header's descr has no end");
-  array.format = descr.substr(1, close - 1);
+  array.format = shown(descr.substr(1, close - 1));
   array.shape = parse_shape(dict_value(header, "shape", name), name);
   const bool fortran = dict_value(header, "fortran_order", name).starts_with("True");
 

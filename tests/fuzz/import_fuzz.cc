@@ -1,0 +1,20 @@
+// ONNX models, with the recipes in their metadata.
+#include "graph/onnx/import.h"
+#include "kernels/kernel.h"
+#include "recipe.h"
+#include "tests/fuzz/fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace shardrun;
+  const std::string path = fuzz::written("model.onnx", {reinterpret_cast<const char*>(data), size});
+  fuzz::expect_read_or_refused([&] { recipe_of(path); });
+  fuzz::expect_read_or_refused([&] {
+    ImportOptions options;
+    options.batch = 2;
+    options.shared = ImportOptions::Shared::keep;
+    options.evaluate = run_reference;
+    symbolic_dims(path);
+    import_onnx(path, options);
+  });
+  return 0;
+}
