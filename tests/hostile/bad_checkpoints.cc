@@ -1,5 +1,5 @@
 // Checkpoints, manifests and data, and the weights of safetensors files and folders.
-#include "exec/checkpoint/crc32c.h"
+#include "base/crc32c.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/safetensors.h"
 #include "exec/safetensors_folder.h"
