@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/clock.h"
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "graph/passes/recompute.h"
 #include "planner/game/proposal.h"
 #include "planner/reshard/forbidden_reshardings.h"

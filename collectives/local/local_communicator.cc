@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "collectives/reduce.h"
 #include "collectives/sharing.h"
 

@@ -13,7 +13,7 @@
 #include <cstring>
 #include <string>
 
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "base/shape.h"
 #include "collectives/mpi/guard.h"
 #include "collectives/mpi/leftovers.h"

@@ -9,7 +9,7 @@
 #include "annotations/annotated.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
-#include "base/process_memory.h"
+#include "base/process/process_memory.h"
 #include "error_context.h"
 #include "exec/data/data.h"
 #include "explain/analysis.h"

@@ -1,5 +1,5 @@
 // What this program is built of, and runs on.
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "collectives/plain_mpi.h"
 #include "kernels/cpu/cpu.h"
 #include "planner/solver/highs_mip.h"

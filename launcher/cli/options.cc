@@ -8,7 +8,7 @@
 #include <map>
 
 #include "option_flags.h"
-#include "signals.h"
+#include "process/signals.h"
 
 namespace shardrun::cli {
 namespace {

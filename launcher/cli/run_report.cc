@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "signals.h"
+#include "process/signals.h"
 
 namespace shardrun::cli {
 

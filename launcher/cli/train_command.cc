@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "child.h"
 #include "command.h"
 #include "loaded.h"
+#include "process/child.h"
+#include "process/restarts.h"
+#include "process/signals.h"
 #include "report.h"
-#include "restarts.h"
 #include "run_report.h"
-#include "signals.h"
 
 namespace shardrun::cli {
 namespace {

@@ -1,5 +1,5 @@
 // Limits of control groups, read from made-up folders /proc and /sys.
-#include "base/control_group.h"
+#include "base/process/control_group.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

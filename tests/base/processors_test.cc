@@ -1,5 +1,5 @@
 // The processors of a machine that has more than a cpu_set_t has room for, made up here.
-#include "base/processors.h"
+#include "base/process/processors.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,6 +1,6 @@
 // Checkpoints: manifests, which begin with '{', beside the shard of the seeds, and else the shards,
 // which are safetensors files.
-#include "exec/checkpoint/crc32c.h"
+#include "base/crc32c.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/safetensors_folder.h"
 #include "tests/fuzz/fuzz.h"

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "base/thread_group.h"
 #include "measure/calibrate.h"
 

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "exec/executor.h"
 #include "kernels/cpu/cpu.h"
 #include "ranks/world.h"

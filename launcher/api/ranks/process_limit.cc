@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/process_memory.h"
+#include "base/process/process_memory.h"
 #include "base/round_up.h"
 
 namespace shardrun {

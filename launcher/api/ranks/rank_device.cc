@@ -7,7 +7,7 @@
 #include <array>
 #include <optional>
 
-#include "base/control_group.h"
+#include "base/process/control_group.h"
 #include "base/error.h"
 #include "ranks/process_limit.h"
 

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/processors.h"
+#include "base/process/processors.h"
 
 namespace shardrun {
 

@@ -27,7 +27,7 @@ struct Shared {
 };
 
 /// Threads of a rank that shares `cores` with others, and the processors' time that a quota
-/// (base/processors.h) leaves: as many as `asked` (--threads); else as `environment` wants, but no
+/// (base/process/processors.h) leaves: as many as `asked` (--threads); else as `environment` wants, but no
 /// more than its share; else its share. At least one. Never are there more threads than cores or
 /// than the quota keeps busy, but one of each rank, nor more than `environment` allows. Throws
 /// invalid_input if that many were asked, or if stacks have less than kLeastStack.

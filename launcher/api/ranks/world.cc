@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "base/processors.h"
+#include "base/process/processors.h"
 #include "base/thread_group.h"
 #include "collectives/checked.h"
 #include "ranks/threads.h"

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <mutex>
 
-#include "base/process_memory.h"
+#include "base/process/process_memory.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/trained_model.h"

@@ -6,8 +6,8 @@
 #include "bench/bench.h"
 #include "bench/machine.h"
 #include "bench/table.h"
-#include "child.h"
 #include "options.h"
+#include "process/child.h"
 #include "report.h"
 #include "shardrun/bench.h"
 

@@ -15,8 +15,8 @@
 #include "bench/machine.h"
 #include "bench/plot.h"
 #include "bench/table.h"
-#include "child.h"
 #include "options.h"
+#include "process/child.h"
 #include "report.h"
 #include "run_report.h"
 

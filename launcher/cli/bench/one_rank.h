@@ -4,8 +4,8 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "bench/machine.h"
-#include "child.h"
 #include "options.h"
+#include "process/child.h"
 #include "shardrun/bench.h"
 
 namespace shardrun::cli {

@@ -8,8 +8,8 @@
 #include "bench/bench_models.h"
 #include "bench/plot.h"
 #include "bench/table.h"
-#include "child.h"
 #include "options.h"
+#include "process/child.h"
 #include "shardrun/bench.h"
 #include "shardrun/simulate.h"
 

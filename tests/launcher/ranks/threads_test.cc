@@ -5,7 +5,7 @@
 #include <omp.h>
 
 #include "base/error.h"
-#include "base/processors.h"
+#include "base/process/processors.h"
 
 namespace shardrun {
 namespace {

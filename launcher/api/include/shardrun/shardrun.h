@@ -50,8 +50,7 @@ class Failure : public std::runtime_error {
   Kind kind() const { return kind_; }
   /// The exit status of a command: 2 where another call would help, 1 where it failed.
   int status() const { return kind_ == Kind::call || kind_ == Kind::memory ? 2 : 1; }
-  /// Every rank throws this same failure, so each can end by itself; otherwise World::fail ends the
-  /// others.
+  /// Every rank throws this same failure, and ends by itself; else World::fail ends the others.
   bool everywhere() const { return everywhere_; }
 
  private:

@@ -1,5 +1,5 @@
 // /proc/self/cgroup says in which groups the process is, /proc/self/mountinfo where they are seen.
-#include "base/control_group.h"
+#include "base/process/control_group.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // Words of the child, waiting for it, and when to start it again.
-#include "restarts.h"
+#include "process/restarts.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <set>
 
-#include "child.h"
+#include "process/child.h"
 #include "report.h"
 
 namespace shardrun::cli {

@@ -1,5 +1,5 @@
 // Rss and Pss of /proc/self/smaps_rollup.
-#include "base/process_memory.h"
+#include "base/process/process_memory.h"
 
 #include <malloc.h>
 

@@ -16,7 +16,7 @@ void run_on(const std::vector<int>& processors);
 std::vector<int> cores_of(const std::vector<int>& processors);
 
 /// How many processors can be kept busy by all who share a quota of their time
-/// (base/control_group.h): rounded up, so at least one.
+/// (base/process/control_group.h): rounded up, so at least one.
 struct Quota {
   int processors = std::numeric_limits<int>::max();  // no quota
   uint64_t group = 0;                                // equal where it is shared; 0: no quota

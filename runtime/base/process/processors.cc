@@ -1,5 +1,5 @@
 // Linux's sets of processors, as lists.
-#include "base/processors.h"
+#include "base/process/processors.h"
 
 #include <sched.h>
 
@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-#include "base/control_group.h"
+#include "base/process/control_group.h"
 
 namespace shardrun {
 namespace {

@@ -1,5 +1,5 @@
 // The thread that waits for signals.
-#include "signals.h"
+#include "process/signals.h"
 
 #include <unistd.h>
 

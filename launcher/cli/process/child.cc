@@ -1,5 +1,5 @@
 // fork, exec, and a pipe for what it complains of.
-#include "child.h"
+#include "process/child.h"
 
 #include <fcntl.h>
 #include <sys/wait.h>
