@@ -153,14 +153,14 @@ void ReplicaCheck::find_axes(const Plan& plan) {
   }
   for (const Step& step : program_.steps) {
     for (const BufferId out : step.out) {
-      const auto again = kept.find(buffer(out).offset);
       const auto planned = plan.values.find(buffer(out).name);
-      if (again != kept.end()) {
-        axes(out) = again->second;
-      } else if (planned != plan.values.end()) {
+      const auto again = kept.find(buffer(out).offset);
+      if (planned != plan.values.end()) {
         axes(out) = replicated(planned->second);
       } else if (step.collective) {
         axes(out) = after_collective(*step.collective, axes(step.in[0]));
+      } else if (again != kept.end()) {
+        axes(out) = again->second;
       }
     }
   }
