@@ -3,7 +3,9 @@
 #include "exec/replica_check.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "base/crc32c.h"
 

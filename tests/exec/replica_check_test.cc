@@ -12,7 +12,7 @@ TEST(ReplicaCheck, FindsEveryFlip) {
   for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
     testing::run_ranks(ranks,
-                       [](Communicator& world) { testing::check_flips_are_found(world, 100); });
+                       [](Communicator& world) { testing::check_flips_are_found(world, 25); });
   }
 }
 

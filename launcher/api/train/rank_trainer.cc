@@ -140,11 +140,12 @@ void RankTrainer::run_checked(int64_t number, double lr) {
   run_training(number, lr, nullptr, &*replicas_);
   const std::string wrong = replicas_->end(comm_.host());
   if (!wrong.empty()) {
+    const std::string from =
+        sound_step_ == 0 ? "begin anew"
+                         : str("go on from a checkpoint of step ", sound_step_, " or before");
     throw Failure(Failure::Kind::run,
-                  str("step ", number, ": ", wrong,
-                      ": memory, a processor or a network that "
-                      "corrupts numbers; go on from a checkpoint of step ",
-                      sound_step_, " or before, without that machine"),
+                  str("step ", number, ": ", wrong, ": memory, a processor or a network corrupts ",
+                      "numbers; ", from, ", without that machine"),
                   true);
   }
   sound_step_ = number;

@@ -31,9 +31,7 @@ void check_options(const TrainOptions& o) {
   SR_REQUIRE(o.check_replicas >= 0, invalid_input, "check-replicas is ", o.check_replicas,
              ", wanted 0 or more");
   SR_REQUIRE(o.check_replicas == 0 || backend().arenas_on_host, unsupported, "check-replicas ",
-             o.check_replicas,
-             ": looks at what ranks hold in the host's memory, "
-             "but they run on ",
+             o.check_replicas, ": hashes the memory of CPU ranks, and these run on ",
              backend().name, "; leave it out, or train on CPUs");
   SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
   SR_REQUIRE(o.checkpoint_every >= 0, invalid_input, "checkpoint-every is ", o.checkpoint_every,
