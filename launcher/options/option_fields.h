@@ -543,7 +543,14 @@ inline constexpr auto kTrainOptions = std::make_tuple(
                    "step out, N times at most; both name the first such value and its rank",
            .group = OptionGroup::train,
            .use = kSame,
-           .shows_default = true}));
+           .shows_default = true}),
+    field(&TrainOptions::check_replicas,
+          {.flag = "--check-replicas",
+           .name = "check_replicas",
+           .help = "Every so many steps compare hashes of what several ranks hold, and of what "
+                   "each made and read: a bit that flipped ends the run, with the value and rank",
+           .group = OptionGroup::train,
+           .use = kSame}));
 
 template <class Options>
 constexpr const auto& option_fields() {

@@ -81,6 +81,8 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
   if (recorded)
     profiler_.emplace(model, plan, options, train_, evaluation_ ? &*evaluation_ : nullptr);
   may_skip_ = steps_to_skip(options);
+  check_every_ = options.check_replicas;
+  if (check_every_ > 0) replicas_.emplace(train_, plan.train);
   if (!options.flight_recorder.empty()) {
     const Members& members = on.comm().members();
     const int rank = on.comm().rank();
@@ -114,20 +116,39 @@ std::optional<int> RankTrainer::asked_to_stop() {
 }
 
 /// With `search`, until a micro-batch of some rank has what it looks for.
-void RankTrainer::run_training(int64_t number, double lr, NotFinite* search) {
+void RankTrainer::run_training(int64_t number, double lr, NotFinite* search, ReplicaCheck* check) {
   train_.set_scalar(kLearningRate, lr);
   train_.set_scalar(kStep, number);
   train_.begin_step();
+  if (check) check->begin();
   for (int64_t micro = 0; micro < micro_batches(); ++micro) {
     const int64_t batch = first_batch(number) + micro;
     train_.set_scalar(kRandomStep, first_draw_ + batch - first_batch_);
     if (!filled_) fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
     filled_ = data_->same_each_step();
     if (search) search->look_at_batch();
+    if (check) check->before_micro();
     run_micro(train_);
     if (search && comm_.host().any_of(search->found(kMetrics) ? 1 : 0) != 0) return;
   }
+  if (check) check->before_update();
   train_.run_update();
+}
+
+/// What is wrong is said before the loss is looked at, which may not be finite for that.
+void RankTrainer::run_checked(int64_t number, double lr) {
+  run_training(number, lr, nullptr, &*replicas_);
+  const std::string wrong = replicas_->end(comm_.host());
+  if (!wrong.empty()) {
+    const std::string from =
+        sound_step_ == 0 ? "begin anew"
+                         : str("go on from a checkpoint of step ", sound_step_, " or before");
+    throw Failure(Failure::Kind::run,
+                  str("step ", number, ": ", wrong, ": memory, a processor or a network corrupts ",
+                      "numbers; ", from, ", without that machine"),
+                  true);
+  }
+  sound_step_ = number;
 }
 
 StepReport RankTrainer::step(int64_t number, double lr) {
@@ -136,7 +157,9 @@ StepReport RankTrainer::step(int64_t number, double lr) {
   const double comm_before = train_.comm_seconds();
   step_ = number;
   if (flight_) flight_->begin(number);
-  in(str("step ", number), [&] { run_training(number, lr, nullptr); });
+  const bool checked = check_every_ > 0 && number % check_every_ == 0;
+  in(str("step ", number),
+     [&] { checked ? run_checked(number, lr) : run_training(number, lr, nullptr, nullptr); });
   StepReport report;
   report.step = number;
   report.loss = train_.metric("loss");
@@ -171,7 +194,8 @@ std::string RankTrainer::why_not_finite(const StepReport& report) {
   filled_ = false;
   train_.record(nullptr);
   NotFinite search(train_, step_of(model_, plan_), plan_.train);
-  run_training(number, std::numeric_limits<double>::quiet_NaN(), &search);  // updates nothing
+  run_training(number, std::numeric_limits<double>::quiet_NaN(), &search,
+               nullptr);  // updates nothing
   filled_ = false;
   if (profiler_) train_.record(&profiler_->training);
   const NotFinite::First first = search.first(comm_.host(), kMetrics);
@@ -323,7 +347,7 @@ void RankTrainer::go_on_from(const Checkpoint& checkpoint, const RunState& state
 }
 
 void RankTrainer::begin_at(const RunState& state) {
-  first_step_ = step_ = state.step;
+  first_step_ = step_ = sound_step_ = state.step;
   first_batch_ = state.next_batch(samples_);
   first_draw_ = state.draws;
   filled_ = false;

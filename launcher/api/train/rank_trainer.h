@@ -12,6 +12,7 @@
 #include "exec/checkpoint/reader.h"
 #include "exec/data/data.h"
 #include "exec/executor.h"
+#include "exec/replica_check.h"
 #include "plan.h"
 #include "profile/profile.h"
 #include "ranks/rank_device.h"
@@ -60,7 +61,8 @@ class RankTrainer {
 
   /// If the loss or the gradients' norm is not finite nothing is updated, and the step is made
   /// again to find the first value that was not. Then throws Failure(run), the same on every rank;
-  /// or says so in StepReport::skipped, as often as TrainOptions::on_nan allows.
+  /// or says so in StepReport::skipped, as often as TrainOptions::on_nan allows. Throws likewise
+  /// where replicas are checked and numbers were corrupted.
   StepReport step(int64_t number, double lr);
 
   /// The first step and a validation, for what a device finds out when steps first run.
@@ -98,7 +100,8 @@ class RankTrainer {
   };
   int64_t micro_batches() const { return train_.program().micro_batches; }  // of a step
   void begin_at(const RunState& state);
-  void run_training(int64_t number, double lr, NotFinite* search);
+  void run_training(int64_t number, double lr, NotFinite* search, ReplicaCheck* check);
+  void run_checked(int64_t number, double lr);
   std::string why_not_finite(const StepReport& report);
   [[noreturn]] void fail_pass(int64_t batch, Split split, const std::string& metric);
   bool no_label_counts(int64_t batch, Split split) const;
@@ -130,6 +133,9 @@ class RankTrainer {
   std::optional<Profiler> profiler_;
   std::optional<FlightRecorder> flight_;
   int64_t may_skip_ = 0, skipped_ = 0;  // steps
+  int64_t check_every_ = 0;             // steps; 0: never
+  int64_t sound_step_ = 0;              // the last one that a check found nothing in
+  std::optional<ReplicaCheck> replicas_;
   std::optional<Running> running_;
 };
 

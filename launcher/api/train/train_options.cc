@@ -28,6 +28,11 @@ void check_options(const TrainOptions& o) {
              "eval-every and eval-batches cannot be negative");
   SR_REQUIRE(o.profile_steps >= 1 && o.profile_steps <= kMostProfiled, invalid_input,
              "profile-steps is ", o.profile_steps, ", wanted 1 to ", kMostProfiled);
+  SR_REQUIRE(o.check_replicas >= 0, invalid_input, "check-replicas is ", o.check_replicas,
+             ", wanted 0 or more");
+  SR_REQUIRE(o.check_replicas == 0 || backend().arenas_on_host, unsupported, "check-replicas ",
+             o.check_replicas, ": hashes the memory of CPU ranks, and these run on ",
+             backend().name, "; leave it out, or train on CPUs");
   SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
   SR_REQUIRE(o.checkpoint_every >= 0, invalid_input, "checkpoint-every is ", o.checkpoint_every,
              ", wanted 0 or more");

@@ -420,6 +420,9 @@ struct TrainOptions {
   /// What a step does whose loss or gradients' norm is not finite: "stop" the run, or "skip 3": be
   /// left out, three times a run at most.
   std::string on_nan = "stop";
+  /// Every so many steps ranks compare hashes of what they hold the same of, and each of what it
+  /// made and read: numbers that were corrupted end the run. 0: never.
+  int64_t check_replicas = 0;
   std::function<void(const StepReport&)> on_step;              // called on the leader
   std::function<void(const EvalReport&)> on_eval;              // called on the leader
   std::function<void(const CheckpointReport&)> on_checkpoint;  // called on the leader

@@ -1,0 +1,13 @@
+// Bits that flip, in processes.
+#include <gtest/gtest.h>
+
+#include "tests/collectives/mpi_main.h"
+#include "tests/exec/replica_check.h"
+
+namespace shardrun {
+namespace {
+
+TEST(MpiReplicaCheck, FindsEveryFlip) { testing::check_flips_are_found(testing::mpi_world(), 100); }
+
+}  // namespace
+}  // namespace shardrun
