@@ -346,8 +346,7 @@ class Planning {
 
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
-  SR_REQUIRE(planner_named(options.planner), invalid_input, "planner '", options.planner,
-             "' is not known; known are ", known_planners());
+  check_planner(options.planner);
   PlanReport unread;
   const PlanUnder plan_under = [&](const PlanOptions& under, PlanReport& its) {
     return Planning(graph, mesh, cluster, under, rules, its).run();

@@ -37,7 +37,8 @@ namespace {
 
 constexpr size_t kShownNotes = 5;
 
-void check_numbers(const PlanRequest& request) {
+void check_request(const PlanRequest& request) {
+  check_planner(request.planner);
   SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
              ", wanted 1 or more, or 0 for those that there are");
   SR_REQUIRE(request.memory_bytes >= 0, invalid_input, "--memory is ", request.memory_bytes,
@@ -453,15 +454,14 @@ int mesh_ranks(const std::string& mesh) {
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
   require_same(world, "make_plan", same_on_ranks(request));
-  at_boundary([&] { check_numbers(request); });  // the same on every rank
+  at_boundary([&] { check_request(request); });  // the same on every rank
   auto impl = std::make_unique<TrainingPlan::Impl>();
   const bool trains = model.impl().no_training.empty();
   impl->with_evaluation = request.with_evaluation && trains;
   impl->checkpoints = request.checkpoints && trains;
   impl->import_seconds = model.impl().import_seconds;
   impl->model_hash = structural_hash(model.impl().train);
-  at_boundary(
-      [&] { share_cores(world.impl()); });  // predicted workspaces are those of as many threads
+  at_boundary([&] { share_cores(world.impl()); });  // workspaces are those of as many threads
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   std::vector<DeviceCapacity> capacities;
   if (request.ranks == 0) {

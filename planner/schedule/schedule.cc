@@ -150,6 +150,11 @@ std::optional<PlannerKind> planner_named(const std::string& name) {
   return names_in(name).empty() ? kind_named(kPlanners, name) : PlannerKind::baselines;
 }
 
+void check_planner(const std::string& name) {
+  SR_REQUIRE(planner_named(name), invalid_input, "planner '", name, "' is not known; known are ",
+             known_planners());
+}
+
 std::optional<Schedule> baseline_schedule(const std::string& planner, const Mesh& mesh) {
   std::vector<Baseline> names = names_in(planner);
   if (names.empty()) return std::nullopt;

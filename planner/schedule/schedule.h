@@ -76,6 +76,8 @@ Schedule known_schedule(Baseline baseline, int axis);
 
 /// Which planner has this name; nullopt: none.
 std::optional<PlannerKind> planner_named(const std::string& name);
+/// Throws invalid_input, with the names that there are, if it is none of them.
+void check_planner(const std::string& name);
 /// "fsdp+megatron": one name for each axis of the mesh, in order. A single name holds for all axes.
 /// nullopt: `planner` is no baseline's name. Throws invalid_input if the mesh has another number of
 /// axes than there are names.

@@ -12,8 +12,8 @@
 
 #include "collectives/communicator.h"
 #include "device/device.h"
+#include "exec/checks/flight_recorder.h"
 #include "exec/collective_step.h"
-#include "exec/flight_recorder.h"
 #include "exec/timeline.h"
 #include "graph/program.h"
 #include "kernels/kernel.h"

@@ -115,7 +115,7 @@ std::vector<int64_t> ways_of_training(int machines, bool agrees) {
   here.agrees = agrees;
   const std::filesystem::path all = std::filesystem::temp_directory_path() /
                                     str("agreement_", job, "_", machines, agrees ? "_agreed" : "");
-  setenv("XDG_CACHE_HOME", (all / str("machine", machine_of(ranks.rank(), machines))).c_str(), 1);
+  setenv("SHARDRUN_CACHE", (all / str("machine", machine_of(ranks.rank(), machines))).c_str(), 1);
   here.tuned = std::make_unique<cuda::Autotune>(cache_folder(), "a GPU");
   const std::string path = (all / str("gpt", ranks.rank(), ".onnx")).string();
   std::filesystem::create_directories(all);

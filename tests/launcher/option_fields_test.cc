@@ -118,7 +118,7 @@ TEST(OptionFields, ErrorsNameEachCommand) {
     EXPECT_NE(none.err.find(" " + name), std::string::npos) << name << " in " << none.err;
     ++commands;
   }
-  EXPECT_EQ(commands, 15);
+  EXPECT_EQ(commands, 16);
 }
 
 template <class Options>

@@ -10,9 +10,9 @@
 
 #include "checkpoint/run_state.h"
 #include "exec/checkpoint/reader.h"
+#include "exec/checks/replica_check.h"
 #include "exec/data/data.h"
 #include "exec/executor.h"
-#include "exec/replica_check.h"
 #include "plan.h"
 #include "profile/profile.h"
 #include "ranks/rank_device.h"

@@ -10,7 +10,7 @@
 #include "checkpoint/trained_model.h"
 #include "exec/board/board.h"
 #include "exec/checkpoint/folder.h"
-#include "exec/divergence.h"
+#include "exec/checks/divergence.h"
 #include "exec/metrics.h"
 #include "plan.h"
 #include "ranks/backend.h"

@@ -8,7 +8,7 @@
 #include "checkpoint/resume.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
-#include "exec/flight_recorder.h"
+#include "exec/checks/flight_recorder.h"
 #include "explain/text.h"
 #include "model.h"
 #include "option_json.h"

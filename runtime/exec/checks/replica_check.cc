@@ -1,6 +1,6 @@
 // Hashes of what is made and read, and their comparison in two rounds: one digest for each set of
 // mesh axes, and only where these differ every hash.
-#include "exec/replica_check.h"
+#include "exec/checks/replica_check.h"
 
 #include <algorithm>
 #include <optional>

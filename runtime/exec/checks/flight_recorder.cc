@@ -1,5 +1,5 @@
 // Lines of one length in a mapped file.
-#include "exec/flight_recorder.h"
+#include "exec/checks/flight_recorder.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/collectives/mpi_main.h"
-#include "tests/exec/replica_check.h"
+#include "tests/exec/checks/replica_check.h"
 
 namespace shardrun {
 namespace {

@@ -1,5 +1,5 @@
 // When a run is said to diverge, and when not.
-#include "exec/divergence.h"
+#include "exec/checks/divergence.h"
 
 #include <gtest/gtest.h>
 

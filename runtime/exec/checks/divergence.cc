@@ -1,5 +1,5 @@
 // Three losses, a moving average, and two limits.
-#include "exec/divergence.h"
+#include "exec/checks/divergence.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Bits that flip, on threads.
-#include "tests/exec/replica_check.h"
+#include "tests/exec/checks/replica_check.h"
 
 #include <gtest/gtest.h>
 

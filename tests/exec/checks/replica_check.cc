@@ -1,5 +1,5 @@
 // The model, where bits flip, and what is expected of the check.
-#include "tests/exec/replica_check.h"
+#include "tests/exec/checks/replica_check.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <optional>
 #include <random>
 
-#include "exec/replica_check.h"
+#include "exec/checks/replica_check.h"
 #include "planner/planner.h"
 #include "program/compile.h"
 #include "tests/planner/gpt_step.h"
