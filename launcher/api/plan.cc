@@ -24,6 +24,7 @@
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/rules/rule_file.h"
+#include "planner/schedule/schedule.h"
 #include "planner/space/plan_check.h"
 #include "ranks/backend.h"
 #include "ranks/capacity.h"
