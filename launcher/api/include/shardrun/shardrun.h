@@ -417,11 +417,11 @@ struct TrainOptions {
   int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded
   /// A folder for what each rank did last, a file each that a failed run leaves. "": none.
   std::string flight_recorder;
-  /// What a step does whose loss or gradients' norm is not finite: "stop" the run, or "skip 3": be
-  /// left out, three times a run at most.
+  /// If a loss or gradients' norm is not finite: "stop", or "skip 3": leave out three steps at
+  /// most.
   std::string on_nan = "stop";
-  /// Every so many steps ranks compare hashes of what they hold the same of, and each of what it
-  /// made and read: numbers that were corrupted end the run. 0: never.
+  /// Every so many steps ranks compare hashes of replicas, and each of what it made and read. 0:
+  /// no.
   int64_t check_replicas = 0;
   std::function<void(const StepReport&)> on_step;              // called on the leader
   std::function<void(const EvalReport&)> on_eval;              // called on the leader
@@ -463,8 +463,8 @@ struct TrainReport {
   std::vector<EvalReport> evals;
   std::vector<int64_t> predicted_bytes;  // per rank
   std::vector<int64_t> allocated_bytes;  // per rank
-  std::vector<int64_t> process_bytes;  // per rank: all memory of its process at the end of the run
-  int64_t skipped = 0;                 // steps (TrainOptions::on_nan)
+  std::vector<int64_t> process_bytes;    // per rank: memory of its process at the end of the run
+  int64_t skipped = 0;                   // steps (TrainOptions::on_nan)
   double seconds = 0;
   std::string profile;    // on the leader: where a step's time goes, as a table
   std::string unwritten;  // on the leader: "" or why the file of the profile could not be written
