@@ -417,11 +417,9 @@ struct TrainOptions {
   int64_t profile_steps = 10;    // the last so many steps, and batches of validation, are recorded
   /// A folder for what each rank did last, a file each that a failed run leaves. "": none.
   std::string flight_recorder;
-  /// If a loss or gradients' norm is not finite: "stop", or "skip 3": leave out three steps at
-  /// most.
+  /// Where a loss or norm is not finite: "stop", or "skip 3": leave out up to three such steps.
   std::string on_nan = "stop";
-  /// Every so many steps ranks compare hashes of replicas, and each of what it made and read. 0:
-  /// no.
+  /// Steps from one comparison of replicas' hashes (docs/output.md) to the next. 0: none.
   int64_t check_replicas = 0;
   std::function<void(const StepReport&)> on_step;              // called on the leader
   std::function<void(const EvalReport&)> on_eval;              // called on the leader
@@ -461,10 +459,9 @@ struct TrainReport {
   int64_t first_step = 1;      // of this call: behind those of the run that it goes on from
   std::vector<double> losses;  // one a step
   std::vector<EvalReport> evals;
-  std::vector<int64_t> predicted_bytes;  // per rank
-  std::vector<int64_t> allocated_bytes;  // per rank
-  std::vector<int64_t> process_bytes;    // per rank: memory of its process at the end of the run
-  int64_t skipped = 0;                   // steps (TrainOptions::on_nan)
+  std::vector<int64_t> predicted_bytes, allocated_bytes;  // per rank, of its arena
+  std::vector<int64_t> process_bytes;  // per rank: memory of its process at the end of the run
+  int64_t skipped = 0;                 // steps (TrainOptions::on_nan)
   double seconds = 0;
   std::string profile;    // on the leader: where a step's time goes, as a table
   std::string unwritten;  // on the leader: "" or why the file of the profile could not be written
