@@ -171,22 +171,33 @@ class Fit {
     return out;
   }
 
-  /// Of the logarithms' intervals, by constant that is free. Infinite: it changes no figure.
+  /// Of the logarithms' intervals, by constant that is free. Infinite: it cannot be told.
   Vector half_widths() const {
     const double freedom = static_cast<double>(errors_.size()) - static_cast<double>(free_.size());
     double squares = 0;
     for (double e : errors_) squares += weight(e) * e * e;
-    const double deviation = std::max(kPrecision, std::sqrt(squares / freedom));
+    const double width = student(freedom) * std::max(kPrecision, std::sqrt(squares / freedom));
     const Matrix covariance = inverse(normal());
     Vector out;
     for (size_t f = 0; f < free_.size(); ++f) {
-      double most = 0;
-      for (double slope : slopes_[f]) most = std::max(most, std::abs(slope));
-      out.push_back(most < kLeast || covariance.empty()
-                        ? INFINITY
-                        : student(freedom) * deviation * std::sqrt(covariance[f][f]));
+      const bool told = !covariance.empty() && matters(f, width * width);
+      out.push_back(told ? width * std::sqrt(covariance[f][f]) : INFINITY);
     }
     return out;
+  }
+
+  /// Does it change a figure, and are twice and half of it worse by so much? Where the constant is
+  /// of something that just begins to take longest, the slope alone would not tell.
+  bool matters(size_t f, double by) const {
+    double most = 0;
+    for (double slope : slopes_[f]) most = std::max(most, std::abs(slope));
+    if (most < kLeast) return false;
+    for (double change : {-kWidest, kWidest}) {
+      Vector other = at_;
+      other[free_[f]] += change;
+      if (cost(errors(other)) - cost(errors_) < by) return false;
+    }
+    return true;
   }
 
   std::vector<FittedConstant> outcome(const Vector& half) const {

@@ -36,7 +36,7 @@ constexpr char kMilliseconds[] = "iteration_ms";
 constexpr int64_t kMostOfAField = 1 << 24;
 constexpr int64_t kAnyMemory = int64_t{2} << 40;  // they ran, so they fitted
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+[[noreturn]] void refuse_row(const std::string& where, const std::string& what) {
   throw Failure(Failure::Kind::call, where + ": " + what);
 }
 
@@ -68,7 +68,7 @@ class RowReader {
       : path_(path), names_(cells_of(header)) {
     std::set<std::string> seen;
     for (const std::string& name : names_) {
-      if (!seen.insert(name).second) refuse(at(1), "column '" + name + "' is there twice");
+      if (!seen.insert(name).second) refuse_row(at(1), "column '" + name + "' is there twice");
     }
     for (const RowField& field : kRowFields) {
       if (field.needed && seen.count(field.name) == 0) missing(field.name);
@@ -79,13 +79,13 @@ class RowReader {
   MeasuredRow row(int line, const std::string& text) const {
     const std::vector<std::string> cells = cells_of(text);
     if (cells.size() != names_.size())
-      refuse(at(line), std::to_string(cells.size()) + " fields, the header has " +
-                           std::to_string(names_.size()));
+      refuse_row(at(line), std::to_string(cells.size()) + " fields, the header has " +
+                               std::to_string(names_.size()));
     MeasuredRow out;
     out.line = line;
     for (size_t c = 0; c < cells.size(); ++c) {
       const auto wrong = [&](const std::string& wanted) {
-        refuse(at(line), names_[c] + " is '" + cells[c] + "', wanted " + wanted);
+        refuse_row(at(line), names_[c] + " is '" + cells[c] + "', wanted " + wanted);
       };
       if (names_[c] == kMilliseconds && !read_positive(cells[c], out.milliseconds))
         wrong("milliseconds above 0");
@@ -102,17 +102,17 @@ class RowReader {
  private:
   std::string at(int line) const { return path_ + ":" + std::to_string(line); }
   [[noreturn]] void missing(const std::string& name) const {
-    refuse(at(1), "there is no column '" + name + "'");
+    refuse_row(at(1), "there is no column '" + name + "'");
   }
   void check(const MeasuredRow& r) const {
     if (r.tp > kMostOfAField / r.dp / r.pp || r.tp * r.dp * r.pp != r.gpus)
-      refuse(at(r.line), "gpus is " + std::to_string(r.gpus) + ", not tp x dp x pp");
+      refuse_row(at(r.line), "gpus is " + std::to_string(r.gpus) + ", not tp x dp x pp");
     if (r.hidden % r.heads != 0)
-      refuse(at(r.line), "hidden is " + std::to_string(r.hidden) + ", no multiple of heads, " +
-                             std::to_string(r.heads));
+      refuse_row(at(r.line), "hidden is " + std::to_string(r.hidden) + ", no multiple of heads, " +
+                                 std::to_string(r.heads));
     if (r.layers < r.pp)
-      refuse(at(r.line),
-             "layers is " + std::to_string(r.layers) + ", fewer than pp, " + std::to_string(r.pp));
+      refuse_row(at(r.line), "layers is " + std::to_string(r.layers) + ", fewer than pp, " +
+                                 std::to_string(r.pp));
   }
 
   const std::string& path_;
@@ -145,7 +145,8 @@ void set_mesh(const MeasuredRow& row, PlanRequest& request) {
 std::vector<MeasuredRow> read_rows(const std::string& path) {
   std::ifstream file(path);
   std::string text;
-  if (!file || !std::getline(file, text)) refuse("'" + path + "'", "has no rows that can be read");
+  if (!file || !std::getline(file, text))
+    refuse_row("'" + path + "'", "has no rows that can be read");
   const RowReader reader(path, text);
   std::vector<MeasuredRow> out;
   for (int line = 2; std::getline(file, text); ++line) {
