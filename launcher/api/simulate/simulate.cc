@@ -115,15 +115,18 @@ std::pair<double, double> draw(const std::vector<ProgramWork>& works,
   return {quantile(0.5), quantile(0.95)};
 }
 
+}  // namespace
+
 /// What a simulation is of. Nothing of it moves.
-struct Prepared {
+struct PreparedSimulation {
   const Cluster& cluster;
   StepSettings settings;
   PlanPrograms programs;
   std::vector<ProgramWork> works;  // by class
   SimulatedStep step;
 
-  Prepared(const Model::Impl& model, const TrainingPlan::Impl& plan, const SimulateRequest& request)
+  PreparedSimulation(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                     const SimulateRequest& request)
       : cluster(plan.cluster),
         settings(checked_settings(model, plan, request)),
         programs(model.train, plan.train, cluster, backend_traits()),
@@ -149,9 +152,11 @@ struct Prepared {
   }
 };
 
+namespace {
+
 SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& plan,
                          const SimulateRequest& request) {
-  Prepared prepared(model, plan, request);
+  PreparedSimulation prepared(model, plan, request);
   SimulatedStep& step = prepared.step;
   step.run();
   Simulated out{.model = model, .plan = plan, .request = request, .step = step};
@@ -206,7 +211,7 @@ SimulateReport simulate(World&, const Model& model, const TrainingPlan& plan,
 
 struct Resimulation::Impl {
   SimulateRequest request;
-  Prepared prepared;
+  PreparedSimulation prepared;
 
   double simulated(int micro_batches) {
     prepared.settings.micro_batches = micro_batches;
@@ -221,7 +226,7 @@ Resimulation::Resimulation(World&, const Model& model, const TrainingPlan& plan,
                            const SimulateRequest& request) {
   at_boundary([&] {
     require_made_for(model.impl(), plan.impl());
-    impl_.reset(new Impl{request, Prepared(model.impl(), plan.impl(), request)});
+    impl_.reset(new Impl{request, PreparedSimulation(model.impl(), plan.impl(), request)});
   });
 }
 
