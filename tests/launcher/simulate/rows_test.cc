@@ -186,6 +186,7 @@ TEST(Rows, ConstantsAreRefusedByFileAndField) {
   refused("{", "'c.json': is no file of constants");
   refused(R"({"shardrun_constants": 1, "constants": {"speed": 2}})", "no constant 'speed'");
   refused(R"({"shardrun_constants": 1, "constants": {"within": -2}})", "'within' is -2");
+  refused(R"({"shardrun_constants": 1, "constants": {"update_us": 2}})", "constant update_us");
   refused(R"({"shardrun_constants": 1, "constants": {}, "assume": "megatron"})",
           "was fitted with --assume 'megatron'");
 }
