@@ -16,15 +16,10 @@ namespace {
 
 constexpr double kGraphLaunch = 10e-6;  // s: recalled, of a CUDA graph
 
-void check_constants(const SimulateConstants& c, const Assumptions& assumed) {
+void check_constants(const SimulateConstants& c) {
   const double dispatch = c.dispatch_us.value_or(0);
   SR_REQUIRE(std::isfinite(dispatch) && dispatch >= 0, invalid_input, "--dispatch-us is ", dispatch,
              ", wanted 0 or more");
-  const double update = c.update_us.value_or(0);
-  SR_REQUIRE(std::isfinite(update) && update >= 0, invalid_input, "--constants: update_us is ",
-             update, ", wanted 0 or more");
-  SR_REQUIRE(!c.update_us || assumed.eager, invalid_input,
-             "constant update_us: the host asks for the update once without --assume megatron");
   for (const auto& [name, factor] :
        {std::pair("products", c.products), std::pair("memory", c.memory),
         std::pair("within", c.within), std::pair("between", c.between)}) {
@@ -49,7 +44,7 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
   SR_REQUIRE(r.stages > 1 || r.schedule == "1f1b", invalid_input,
              "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
   wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
-  check_constants(r.constants, assumptions_named(r.assume));
+  check_constants(r.constants);
   wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
          "more than 0");
   wanted(std::isfinite(r.beside) && r.beside >= 1, "--beside", r.beside, "1 or more");
@@ -69,9 +64,7 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
 void set_constants(const SimulateRequest& r, const SimulateConstants& c, bool gpu,
                    StepSettings& out) {
   out.factors = {c.products, c.memory, c.within, c.between};
-  if (!r.host) return;
-  out.update_seconds = c.update_us.value_or(0) * 1e-6;
-  out.launch_seconds = c.dispatch_us ? *c.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
+  if (r.host) out.launch_seconds = c.dispatch_us ? *c.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
 }
 
 StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
@@ -245,7 +238,7 @@ double Resimulation::seconds(const SimulateConstants& constants, int micro_batch
     const int64_t made_for = impl_->prepared.works[0].program->micro_batches;
     SR_REQUIRE(micro_batches >= 1 && (micro_batches == 1) == (made_for == 1), invalid_input,
                micro_batches, " micro-batches of a model that was loaded for ", made_for);
-    check_constants(constants, impl_->prepared.settings.assumed);
+    check_constants(constants);
     set_constants(impl_->request, constants,
                   impl_->prepared.cluster.collectives == Collectives::apart,
                   impl_->prepared.settings);

@@ -216,22 +216,19 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
   Lane& lane = at_[at(number)];
   const ProgramWork& work = work_of(number);
   const int host = work.order.streams + kHost;
-  const bool update = micro<0, each_of_update = settings_.update_seconds> 0;
-  const bool eager = settings_.assumed.eager && (!update || each_of_update);
-  const double seconds = update && eager ? settings_.update_seconds : settings_.launch_seconds;
-  // It runs ahead of kernels, but for one that waits for what stages send each other, or, before an
-  // update, looks at whether the gradients have overflowed.
-  lane.begun[at(host)] = !eager || (!update && settings_.pipeline.parts() == 1);
+  const bool eager = settings_.assumed.eager && micro >= 0;
+  // It runs ahead of kernels, but for one that waits for what stages send each other.
+  lane.begun[at(host)] = !eager || settings_.pipeline.parts() == 1;
   if (settings_.jitter > 0) {
     std::normal_distribution<double> normal(-settings_.jitter * settings_.jitter / 2,
                                             settings_.jitter);
     lane.factor = lane.slow * std::exp(normal(lane.random));
   }
   const auto launch = [&] {
-    return add(lane, host, {0, TaskKind::host, seconds * lane.factor}, {What::launch, -1, micro},
-               {});
+    return add(lane, host, {0, TaskKind::host, settings_.launch_seconds * lane.factor},
+               {What::launch, -1, micro}, {});
   };
-  const bool launches = seconds > 0 && !steps.empty();
+  const bool launches = settings_.launch_seconds > 0 && !steps.empty();
   if (launches && !eager) lane.ended.push_back(launch());
   std::fill(lane.task_of.begin(), lane.task_of.end(), -1);
   std::map<AxisSet, int> occurrences;

@@ -20,7 +20,6 @@ struct StepSettings {
   Assumptions assumed;
   TimeFactors factors;
   int micro_batches = 0;      // in place of the program's; 0: as many as it has
-  double update_seconds = 0;  // eager: for each kernel of the update; 0: it is asked for once
   double launch_seconds = 0;  // of the host, each time that it asks for something
   double read_rate = 0;       // bytes/s at which a batch comes to the rank; 0: it takes no time
   double beside = 1;          // kernels beside communication take so many times as long

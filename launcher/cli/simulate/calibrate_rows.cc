@@ -26,9 +26,7 @@ std::vector<FitConstant> to_fit(const std::vector<std::string>& names) {
       throw Failure(Failure::Kind::call, "--fit: '" + name + "' is there twice");
     // The host's time changes nothing where kernels take longer, so it is sought from several
     // sides.
-    if (known.update_us) {  // without it next to nothing
-      out.push_back({name, 0.01, {10, 0.01, 40, 160}});
-    } else if (known.dispatch_us) {
+    if (known.dispatch_us) {
       out.push_back({name, 10, {10, 20, 40, 80, 160, 320}});
     } else {
       out.push_back({name, 1, {1}});

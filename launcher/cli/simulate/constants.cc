@@ -8,12 +8,6 @@
 namespace shardrun::cli {
 namespace {
 
-struct NamedTime {
-  const char* name;
-  std::optional<double> SimulateConstants::*field;
-};
-constexpr NamedTime kTimes[] = {{"dispatch_us", &SimulateConstants::dispatch_us},
-                                {"update_us", &SimulateConstants::update_us}};
 struct NamedFactor {
   const char* name;
   double SimulateConstants::*field;
@@ -22,20 +16,19 @@ constexpr NamedFactor kFactors[] = {{"products", &SimulateConstants::products},
                                     {"memory", &SimulateConstants::memory},
                                     {"within", &SimulateConstants::within},
                                     {"between", &SimulateConstants::between}};
+constexpr char kDispatch[] = "dispatch_us";
 
 }  // namespace
 
 std::vector<std::string> constant_names() {
-  std::vector<std::string> out;
-  for (const NamedTime& time : kTimes) out.push_back(time.name);
+  std::vector<std::string> out = {kDispatch};
   for (const NamedFactor& factor : kFactors) out.push_back(factor.name);
   return out;
 }
 
 void set_constant(SimulateConstants& constants, const std::string& name, double value) {
-  for (const NamedTime& time : kTimes) {
-    if (name != time.name) continue;
-    constants.*time.field = value;
+  if (name == kDispatch) {
+    constants.dispatch_us = value;
     return;
   }
   const auto* const found =

@@ -8,7 +8,7 @@
 
 namespace shardrun::cli {
 
-/// dispatch_us, update_us, products, memory, within, between.
+/// dispatch_us, products, memory, within, between.
 std::vector<std::string> constant_names();
 /// Throws Failure(call): no such name.
 void set_constant(SimulateConstants& constants, const std::string& name, double value);

@@ -15,12 +15,9 @@ namespace shardrun {
 /// host's time for a launch, and how many times as long the rest takes as its price.
 struct SimulateConstants {
   std::optional<double> dispatch_us;  // of the host; not given: 10 on GPUs, 0 on CPUs
-  /// Of the host for each kernel of the update, which waits for all gradients first; not given: the
-  /// update is asked for once. Of an `assume` whose host asks for each kernel.
-  std::optional<double> update_us;
-  double products = 1;             // of a kernel, what its FLOPs take at their peak rate
-  double memory = 1;               // the rest of a kernel
-  double within = 1, between = 1;  // communication within a node, between nodes
+  double products = 1;                // of a kernel, what its FLOPs take at their peak rate
+  double memory = 1;                  // the rest of a kernel
+  double within = 1, between = 1;     // communication within a node, between nodes
 };
 
 struct SimulateRequest {
