@@ -171,7 +171,9 @@ void add_row_calibration(CLI::App& app, RowCalibration& o) {
   rows->needs(app.add_option("--cluster", o.cluster,
                              "--rows: one node of where they were measured (plan's --cluster)")
                   ->needs(rows));
-  app.add_option("--assume", o.assume, "--rows: simulate's --assume")->needs(rows);
+  app.add_option("--assume", o.assume, "--rows: simulate's --assume")
+      ->check(CLI::IsMember({"megatron"}))
+      ->needs(rows);
   app.add_option("--dtype", o.dtype, "--rows: f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str()

@@ -11,7 +11,7 @@ namespace shardrun::cli {
 
 struct RowCalibration {
   std::string rows, judge;  // CSVs
-  std::vector<std::string> fit = {"dispatch_us", "products", "within", "between"};
+  std::vector<std::string> fit = {"dispatch_us", "products", "memory", "within"};
   std::string cluster, assume, dtype = "bf16";
   std::string output, json;
 };

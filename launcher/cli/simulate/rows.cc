@@ -19,21 +19,21 @@ namespace {
 struct RowField {
   const char* name;
   int64_t MeasuredRow::*value;
+  int64_t most;
   bool needed = true;
 };
-constexpr RowField kRowFields[] = {{"gpus", &MeasuredRow::gpus},
-                                   {"micro_batch", &MeasuredRow::micro_batch},
-                                   {"hidden", &MeasuredRow::hidden},
-                                   {"heads", &MeasuredRow::heads},
-                                   {"layers", &MeasuredRow::layers},
-                                   {"sequence", &MeasuredRow::sequence},
-                                   {"tp", &MeasuredRow::tp},
-                                   {"dp", &MeasuredRow::dp},
-                                   {"pp", &MeasuredRow::pp},
-                                   {"micro_batches", &MeasuredRow::micro_batches},
-                                   {"vocabulary", &MeasuredRow::vocabulary, false}};
+constexpr RowField kRowFields[] = {{"gpus", &MeasuredRow::gpus, 1 << 16},
+                                   {"micro_batch", &MeasuredRow::micro_batch, 1 << 16},
+                                   {"hidden", &MeasuredRow::hidden, 1 << 20},
+                                   {"heads", &MeasuredRow::heads, 1 << 20},
+                                   {"layers", &MeasuredRow::layers, 1 << 10},
+                                   {"sequence", &MeasuredRow::sequence, 1 << 24},
+                                   {"tp", &MeasuredRow::tp, 1 << 16},
+                                   {"dp", &MeasuredRow::dp, 1 << 16},
+                                   {"pp", &MeasuredRow::pp, 1 << 16},
+                                   {"micro_batches", &MeasuredRow::micro_batches, 1 << 16},
+                                   {"vocabulary", &MeasuredRow::vocabulary, 1 << 24, false}};
 constexpr char kMilliseconds[] = "iteration_ms";
-constexpr int64_t kMostOfAField = 1 << 24;
 constexpr int64_t kAnyMemory = int64_t{2} << 40;  // they ran, so they fitted
 
 [[noreturn]] void refuse_row(const std::string& where, const std::string& what) {
@@ -91,8 +91,8 @@ class RowReader {
         wrong("milliseconds above 0");
       for (const RowField& field : kRowFields) {
         if (names_[c] == field.name &&
-            (!read_positive(cells[c], out.*field.value) || out.*field.value > kMostOfAField))
-          wrong("a whole number from 1 to " + std::to_string(kMostOfAField));
+            (!read_positive(cells[c], out.*field.value) || out.*field.value > field.most))
+          wrong("a whole number from 1 to " + std::to_string(field.most));
       }
     }
     check(out);
@@ -105,7 +105,7 @@ class RowReader {
     refuse_row(at(1), "there is no column '" + name + "'");
   }
   void check(const MeasuredRow& r) const {
-    if (r.tp > kMostOfAField / r.dp / r.pp || r.tp * r.dp * r.pp != r.gpus)
+    if (r.tp * r.dp * r.pp != r.gpus)
       refuse_row(at(r.line), "gpus is " + std::to_string(r.gpus) + ", not tp x dp x pp");
     if (r.hidden % r.heads != 0)
       refuse_row(at(r.line), "hidden is " + std::to_string(r.hidden) + ", no multiple of heads, " +

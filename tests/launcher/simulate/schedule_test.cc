@@ -102,23 +102,6 @@ TEST(Schedule, AnEagerHostHoldsUpKernels) {
   EXPECT_DOUBLE_EQ(layers.seconds(settings), 16 * 2 + 1);
 }
 
-/// 16 layers' kernels, and four of the update that wait for them and for 3 s of the host each.
-TEST(Schedule, AnEagerUpdateWaitsForGradients) {
-  Layers layers(8, 1);
-  for (int l = 0; l < 4; ++l) {
-    layers.program.steps.emplace_back();
-    layers.program.steps.back().phase = Phase::update;
-    layers.work.steps.push_back(
-        {.seconds = 1, .launched = true, .part = StepPart::update, .layer = str("h.", l)});
-  }
-  layers.work.order = order_of(layers.program, CommStreams::one);
-  StepSettings settings;
-  settings.assumed.eager = true;
-  EXPECT_DOUBLE_EQ(layers.seconds(settings), 16 + 4);
-  settings.update_seconds = 3;
-  EXPECT_DOUBLE_EQ(layers.seconds(settings), 16 + 4 * 3 + 1);
-}
-
 /// Factors are on products, and on the rest of kernels.
 TEST(Schedule, FactorsMultiplyTheirParts) {
   Layers layers(8, 1);
