@@ -3,12 +3,27 @@
 #include <memory>
 
 #include "command.h"
+#include "report.h"
+#include "simulate/calibrate_rows.h"
 
 namespace shardrun::cli {
 namespace {
 
-int run_calibrate(World& world, const CalibrateRequest& request) {
-  const CalibrateReport report = calibrate(world, request);
+struct Calibrate {
+  CalibrateRequest request;
+  RowCalibration rows;
+};
+
+int run_calibrate(World& world, const Calibrate& calibrate) {
+  const CalibrateRequest& request = calibrate.request;
+  if (!calibrate.rows.rows.empty()) {
+    if (world.size() > 1 || launched_processes() > 1)
+      throw Failure(Failure::Kind::call, "calibrate --rows: runs in one process, without mpirun");
+    RowCalibration rows = calibrate.rows;
+    rows.output = request.output;
+    return run_row_calibration(world, rows);
+  }
+  const CalibrateReport report = shardrun::calibrate(world, request);
   if (!world.leader()) return 0;
   std::printf("measured %d kernels and %d collectives in %.1f s: %s\n", report.kernels,
               report.collectives, report.seconds, report.path.c_str());
@@ -16,9 +31,12 @@ int run_calibrate(World& world, const CalibrateRequest& request) {
   return 0;
 }
 
-void add_calibrate_options(CLI::App& app, Arguments& args, CalibrateRequest& request) {
-  app.add_option("-o,--output", request.output,
-                 "Another cluster file than the one that plans read by themselves");
+void add_calibrate_options(CLI::App& app, Arguments& args, Calibrate& calibrate) {
+  CalibrateRequest& request = calibrate.request;
+  app.add_option(
+      "-o,--output", request.output,
+      "Another cluster file than the one that plans read by themselves; --rows: where the "
+      "constants go, if anywhere");
   add_device_option(app, args);
   app.add_option(
       "--threads", args.threads,
@@ -28,20 +46,24 @@ void add_calibrate_options(CLI::App& app, Arguments& args, CalibrateRequest& req
                  "How long it may take, about; a quarter longer where something else slows the "
                  "machine down")
       ->capture_default_str();
+  add_row_calibration(app, calibrate.rows);
+  for (const char* flag : {"--device", "--threads", "--seconds"})
+    app.get_option("--rows")->excludes(app.get_option(flag));
 }
 
 }  // namespace
 
 Command calibrate_command() {
-  const auto request = std::make_shared<CalibrateRequest>();
-  return {.name = "calibrate",
-          .help =
-              "Measure this machine's cores or GPUs for the planner; under mpirun, collectives "
-              "between its processes",
-          .on_all = true,
-          .add_options = [request](CLI::App& app,
-                                   Arguments& args) { add_calibrate_options(app, args, *request); },
-          .run = [request](World& world, Arguments&) { return run_calibrate(world, *request); }};
+  const auto calibrate = std::make_shared<Calibrate>();
+  return {
+      .name = "calibrate",
+      .help =
+          "Measure this machine's cores or GPUs for the planner; under mpirun, collectives "
+          "between its processes",
+      .on_all = true,
+      .add_options = [calibrate](CLI::App& app,
+                                 Arguments& args) { add_calibrate_options(app, args, *calibrate); },
+      .run = [calibrate](World& world, Arguments&) { return run_calibrate(world, *calibrate); }};
 }
 
 }  // namespace shardrun::cli

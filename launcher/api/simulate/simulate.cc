@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "measure/cluster.h"
 #include "plan.h"
@@ -14,6 +15,18 @@ namespace shardrun {
 namespace {
 
 constexpr double kGraphLaunch = 10e-6;  // s: recalled, of a CUDA graph
+
+void check_constants(const SimulateConstants& c) {
+  const double dispatch = c.dispatch_us.value_or(0);
+  SR_REQUIRE(std::isfinite(dispatch) && dispatch >= 0, invalid_input, "--dispatch-us is ", dispatch,
+             ", wanted 0 or more");
+  for (const auto& [name, factor] :
+       {std::pair("products", c.products), std::pair("memory", c.memory),
+        std::pair("within", c.within), std::pair("between", c.between)}) {
+    SR_REQUIRE(std::isfinite(factor) && factor > 0, invalid_input, "--constants: ", name, " is ",
+               factor, ", wanted more than 0");
+  }
+}
 
 void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,
                     int64_t micro_batches) {
@@ -31,8 +44,7 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
   SR_REQUIRE(r.stages > 1 || r.schedule == "1f1b", invalid_input,
              "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
   wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
-  wanted(!r.dispatch_us || (std::isfinite(*r.dispatch_us) && *r.dispatch_us >= 0), "--dispatch-us",
-         r.dispatch_us.value_or(0), "0 or more");
+  check_constants(r.constants);
   wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
          "more than 0");
   wanted(std::isfinite(r.beside) && r.beside >= 1, "--beside", r.beside, "1 or more");
@@ -48,15 +60,20 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
   }
 }
 
+/// The constants of a request, in the settings that follow from the rest of it.
+void set_constants(const SimulateRequest& r, const SimulateConstants& c, bool gpu,
+                   StepSettings& out) {
+  out.factors = {c.products, c.memory, c.within, c.between};
+  if (r.host) out.launch_seconds = c.dispatch_us ? *c.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
+}
+
 StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
   const bool gpu = cluster.collectives == Collectives::apart;
   StepSettings out;
   out.pipeline = {r.stages, r.schedule == "interleaved" ? r.chunks : 1};
   out.assumed = assumptions_named(r.assume);
-  if (r.host) {
-    out.launch_seconds = r.dispatch_us ? *r.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
-    out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
-  }
+  set_constants(r, r.constants, gpu, out);
+  if (r.host) out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
   out.beside = r.beside;
   out.slow = r.slow;
   out.seed = r.seed;
@@ -98,31 +115,62 @@ std::pair<double, double> draw(const std::vector<ProgramWork>& works,
   return {quantile(0.5), quantile(0.95)};
 }
 
+}  // namespace
+
+/// What a simulation is of. Nothing of it moves.
+struct PreparedSimulation {
+  const Cluster& cluster;
+  StepSettings settings;
+  PlanPrograms programs;
+  std::vector<ProgramWork> works;  // by class
+  SimulatedStep step;
+
+  PreparedSimulation(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                     const SimulateRequest& request)
+      : cluster(plan.cluster),
+        settings(checked_settings(model, plan, request)),
+        programs(model.train, plan.train, cluster, backend_traits()),
+        works(works_of(plan, request)),
+        step(works, class_of(), cluster, settings) {}
+  const std::vector<int>& class_of() const { return programs.classes().of_rank; }
+
+ private:
+  static StepSettings checked_settings(const Model::Impl& model, const TrainingPlan::Impl& plan,
+                                       const SimulateRequest& request) {
+    check_settings(request, plan.cluster, request.stages * plan.train.mesh.size(),
+                   step_of(model, plan).micro_batches);
+    return settings_of(request, plan.cluster);
+  }
+  std::vector<ProgramWork> works_of(const TrainingPlan::Impl& plan,
+                                    const SimulateRequest& request) {
+    const CommStreams streams = comm_streams(request, cluster);
+    std::vector<ProgramWork> out;
+    for (int64_t first : programs.classes().first)
+      out.push_back(work_of(programs.graph(), plan.train, cluster, programs.of_rank(first), streams,
+                            settings.assumed));
+    return out;
+  }
+};
+
+namespace {
+
 SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& plan,
                          const SimulateRequest& request) {
-  const int64_t ranks = request.stages * plan.train.mesh.size();
-  const Cluster& cluster = plan.cluster;
-  check_settings(request, cluster, ranks, step_of(model, plan).micro_batches);
-  const StepSettings settings = settings_of(request, cluster);
-  PlanPrograms programs(model.train, plan.train, cluster, backend_traits());
-  const CommStreams streams = comm_streams(request, cluster);
-  std::vector<ProgramWork> works;
-  for (int64_t first : programs.classes().first)
-    works.push_back(work_of(programs.graph(), plan.train, cluster, programs.of_rank(first), streams,
-                            settings.assumed));
-  const std::vector<int>& class_of = programs.classes().of_rank;
-  SimulatedStep step(works, class_of, cluster, settings);
+  PreparedSimulation prepared(model, plan, request);
+  SimulatedStep& step = prepared.step;
   step.run();
   Simulated out{.model = model, .plan = plan, .request = request, .step = step};
-  out.steps_seconds = seconds_of_steps(works[0]);
+  out.steps_seconds = seconds_of_steps(prepared.works[0]);
   if (request.stages == 1) out.peak_bytes = *std::max_element(plan.bytes.begin(), plan.bytes.end());
-  if (request.jitter > 0) out.jitter = draw(works, class_of, cluster, settings, request);
+  if (request.jitter > 0)
+    out.jitter =
+        draw(prepared.works, prepared.class_of(), prepared.cluster, prepared.settings, request);
   if (request.mtbf_hours != 0) {
     out.goodput = goodput({.mtbf = request.mtbf_hours * 3600,
                            .checkpoint = request.checkpoint_minutes * 60,
                            .stall = request.checkpoint_stall_seconds,
                            .restart = request.restart_minutes * 60},
-                          ranks);
+                          request.stages * plan.train.mesh.size());
   }
   SimulateReport report;
   report.seconds = step.simulation().makespan();
@@ -158,6 +206,56 @@ SimulateReport simulate(World&, const Model& model, const TrainingPlan& plan,
   return at_boundary([&] {
     require_made_for(model.impl(), plan.impl());
     return simulated(model.impl(), plan.impl(), request);
+  });
+}
+
+struct Resimulation::Impl {
+  SimulateRequest request;
+  PreparedSimulation prepared;
+
+  double simulated(int micro_batches) {
+    prepared.settings.micro_batches = micro_batches;
+    prepared.step.run();
+    const double seconds = prepared.step.simulation().makespan();
+    prepared.step.clear();  // there may be many of these
+    return seconds;
+  }
+};
+
+Resimulation::Resimulation(World&, const Model& model, const TrainingPlan& plan,
+                           const SimulateRequest& request) {
+  at_boundary([&] {
+    require_made_for(model.impl(), plan.impl());
+    impl_.reset(new Impl{request, PreparedSimulation(model.impl(), plan.impl(), request)});
+  });
+}
+
+Resimulation::Resimulation(Resimulation&&) noexcept = default;
+Resimulation::~Resimulation() = default;
+
+double Resimulation::seconds(const SimulateConstants& constants, int micro_batches) {
+  return at_boundary([&] {
+    const int64_t made_for = impl_->prepared.works[0].program->micro_batches;
+    SR_REQUIRE(micro_batches >= 1 && (micro_batches == 1) == (made_for == 1), invalid_input,
+               micro_batches, " micro-batches of a model that was loaded for ", made_for);
+    check_constants(constants);
+    set_constants(impl_->request, constants,
+                  impl_->prepared.cluster.collectives == Collectives::apart,
+                  impl_->prepared.settings);
+    // Behind the first ones, each takes as long as the one before it.
+    const int stages = impl_->request.stages, first = 2 * stages, more = std::max(2, stages);
+    if (micro_batches <= 2 * first + more) return impl_->simulated(micro_batches);
+    const double few = impl_->simulated(first), some = impl_->simulated(first + more);
+    return some + (some - few) * (micro_batches - first - more) / more;
+  });
+}
+
+int64_t cluster_devices(World& world, const std::string& cluster) {
+  return at_boundary([&] {
+    PlanRequest request;
+    request.cluster = cluster;
+    const Cluster found = planned_cluster(world, request, 1);
+    return found.oversubscribes ? std::numeric_limits<int64_t>::max() : found.size();
   });
 }
 

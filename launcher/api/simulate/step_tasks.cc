@@ -43,7 +43,6 @@ SimulatedStep::SimulatedStep(const std::vector<ProgramWork>& works,
                              const StepSettings& settings)
     : works_(works), cluster_(cluster), settings_(settings) {
   const Mesh& mesh = works[0].program->mesh;
-  micro_batches_ = static_cast<int>(works[0].program->micro_batches);
   plan_ranks_ = mesh.size();
   const int64_t stages = settings.pipeline.stages, ranks = stages * plan_ranks_;
   std::vector<Mesh::Axis> axes = {{"%stage", stages}};
@@ -86,6 +85,8 @@ const ProgramWork& SimulatedStep::work_of(int lane) const {
 
 void SimulatedStep::run(uint64_t draw) {
   draw_ = draw;
+  micro_batches_ = settings_.micro_batches > 0 ? settings_.micro_batches
+                                               : static_cast<int>(works_[0].program->micro_batches);
   simulation_ = std::make_unique<Simulation>(settings_.beside);
   labels_.clear(), names_.clear(), meetings_.clear(), arrived_.clear();
   at_ = std::vector<Lane>(lanes_.lanes.size());
@@ -105,6 +106,13 @@ void SimulatedStep::run(uint64_t draw) {
   }
   check_meetings();
   simulation_->run();
+}
+
+void SimulatedStep::clear() {
+  simulation_.reset();
+  labels_ = {};
+  at_ = {};
+  meetings_.clear(), arrived_.clear();
 }
 
 void SimulatedStep::begin_lane(int number) {
@@ -232,7 +240,7 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
       if (lane.task_of[at(other)] >= 0) after.push_back(lane.task_of[at(other)]);
     }
     if (launches && eager && one.launched) after.push_back(launch());
-    SimTask task{0, one.kind, one.seconds, -1, one.link};
+    SimTask task{0, one.kind, one.seconds_by(settings_.factors), -1, one.link};
     if (one.kind == TaskKind::communication) {
       AxisSet axes = axes_of(step);
       for (int& axis : axes) ++axis;
@@ -279,9 +287,9 @@ SimTask SimulatedStep::message(double bytes, int from_part, int to_part) const {
                      (to_part % stages * plan_ranks_ + rank) / cluster_.devices;
   }
   const Cluster::Link& link = far ? cluster_.between : cluster_.within;
+  const TaskLink kind = far ? TaskLink::between_nodes : TaskLink::within_node;
   const double seconds = link.call_latency + link.latency + bytes / link.bandwidth_of(2);
-  return {0, TaskKind::communication, seconds, -1,
-          far ? TaskLink::between_nodes : TaskLink::within_node};
+  return {0, TaskKind::communication, seconds * settings_.factors.of(kind), -1, kind};
 }
 
 void SimulatedStep::send(int number, const PartRun& piece) {

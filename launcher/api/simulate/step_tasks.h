@@ -18,6 +18,8 @@ namespace shardrun {
 struct StepSettings {
   Pipeline pipeline;
   Assumptions assumed;
+  TimeFactors factors;
+  int micro_batches = 0;      // in place of the program's; 0: as many as it has
   double launch_seconds = 0;  // of the host, each time that it asks for something
   double read_rate = 0;       // bytes/s at which a batch comes to the rank; 0: it takes no time
   double beside = 1;          // kernels beside communication take so many times as long
@@ -45,8 +47,11 @@ class SimulatedStep {
                 const Cluster& cluster, const StepSettings& settings);
   ~SimulatedStep();
 
-  /// Runs it; the `draw`-th time with other jitter than before.
+  /// Runs it; the `draw`-th time with other jitter than before. Of the settings, factors, launches
+  /// and micro-batches may have changed since the last time.
   void run(uint64_t draw = 0);
+  /// Frees what run() made; simulation() and labels() are gone.
+  void clear();
 
   const Simulation& simulation() const { return *simulation_; }
   const std::vector<TaskLabel>& labels() const { return labels_; }

@@ -8,6 +8,7 @@
 #include "explain/planned_steps.h"
 #include "measure/bench_kernels.h"
 #include "planner/cost/collective_cost.h"
+#include "planner/cost/kernel_cost.h"
 
 namespace shardrun {
 namespace {
@@ -58,15 +59,26 @@ class NodesOf {
   std::map<std::string, ValueId> values_;
 };
 
-double unfused_seconds(const Step& step, const Program& program, const Cluster& cluster) {
+/// Sets the seconds of attention that is not fused, and those of its products.
+void price_unfused(const Step& step, const Program& program, const Cluster& cluster,
+                   StepWork& work) {
   const bool forward = step.node.op == "attention";
   const std::vector<TensorType> in = types_of(program, step.in);
   const Shape &q = in[forward ? 0 : 1].shape, &v = in[forward ? 2 : 3].shape;
   const double pairs = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[2]);
-  const double products = (forward ? 2.0 : 4.0) * pairs * static_cast<double>(q[3] + v[3]);
+  const double flops = (forward ? 2.0 : 4.0) * pairs * static_cast<double>(q[3] + v[3]);
   const double passes = forward ? kForwardPasses : kBackwardPasses;
-  return products / cluster.flops_for(in[0].dtype) +
-         passes * kScoreBytes * pairs / cluster.memory_bandwidth.value() + cluster.kernel_latency;
+  work.products = flops / cluster.flops_for(in[0].dtype);
+  work.seconds = work.products + passes * kScoreBytes * pairs / cluster.memory_bandwidth.value() +
+                 cluster.kernel_latency;
+}
+
+/// What a kernel's FLOPs take at the peak rate, at most all of its time.
+double product_seconds(const Step& step, const Program& program, const Cluster& cluster,
+                       double seconds) {
+  const KernelWork work =
+      work_of(step.node, types_of(program, step.in), types_of(program, step.out));
+  return std::min(seconds, work.flops / cluster.flops_for(work.dtype));
 }
 
 /// A collective of half the bytes, its fraction of a call of `call` bytes.
@@ -136,7 +148,9 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
                       .bytes_sent();
     } else if (assumed.unfused_attention &&
                (step.node.op == "attention" || step.node.op == "attention_grad")) {
-      work.seconds = unfused_seconds(step, program, cluster);
+      price_unfused(step, program, cluster, work);
+    } else if (step.kind == Step::Kind::kernel) {
+      work.products = product_seconds(step, program, cluster, work.seconds);
     }
     out.steps.push_back(std::move(work));
   }

@@ -36,14 +36,29 @@ std::vector<std::string> assumption_names();
 /// "": none of them; "megatron": all. Throws invalid_input.
 Assumptions assumptions_named(const std::string& name);
 
+/// What times are multiplied by, to meet measured steps: of kernels the part that is products at
+/// their peak rate and the rest, and communication on each kind of link.
+struct TimeFactors {
+  double products = 1, memory = 1, within = 1, between = 1;
+  double of(TaskLink link) const {
+    return link == TaskLink::within_node ? within : link == TaskLink::between_nodes ? between : 1;
+  }
+};
+
 struct StepWork {
   TaskKind kind = TaskKind::kernel;
   TaskLink link = TaskLink::none;
   double seconds = 0;     // of one run
+  double products = 0;    // of these, what a kernel's FLOPs take at their peak rate
   int64_t sent = 0;       // bytes that one run gives to other ranks
   bool launched = false;  // does the host have to ask for it?
   StepPart part = StepPart::forward;
   std::string layer;  // "h.3"; "": of none
+  double seconds_by(const TimeFactors& f) const {
+    return kind == TaskKind::communication
+               ? seconds * f.of(link)
+               : products * f.products + (seconds - products) * f.memory;
+  }
 };
 
 /// `program` is of `rank`, and outlives this.

@@ -7,6 +7,7 @@
 #include "loaded.h"
 #include "option_flags.h"
 #include "shardrun/simulate.h"
+#include "simulate/constants.h"
 #include "simulate/weak_scaling.h"
 
 namespace shardrun::cli {
@@ -15,7 +16,7 @@ namespace {
 struct Simulate {
   SimulateRequest request;
   std::vector<std::string> slow;  // RANK=FACTOR
-  std::string trace, json;
+  std::string trace, json, constants;
   SimulatedScaling scaling;
   CLI::App* scales = nullptr;  // `simulate weak-scaling`
 };
@@ -44,6 +45,19 @@ std::map<int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
   return out;
 }
 
+/// What the call itself says of the host counts before the file.
+void take_constants(const std::string& path, SimulateRequest& request) {
+  const ConstantsFile file = read_constants(path);
+  if (file.assume != request.assume) {
+    throw Failure(Failure::Kind::call, "--constants: '" + path + "' was fitted with --assume '" +
+                                           file.assume + "', the call has '" + request.assume +
+                                           "'");
+  }
+  const std::optional<double> dispatch = request.constants.dispatch_us;
+  request.constants = file.constants;
+  if (dispatch) request.constants.dispatch_us = dispatch;
+}
+
 /// --ranks, or those of the plan or the mesh, or as many as the cluster has.
 int ranks_of(const Arguments& args, int stages) {
   if (args.ranks) return *args.ranks;
@@ -61,7 +75,10 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
   SimulateRequest& request = simulate.request;
   request.slow = slow_ranks(simulate.slow);
   request.seed = args.model_options.seed;
-  check_outputs(world, {{"--trace", simulate.trace}, {"--json", simulate.json}}, files_read(args));
+  if (!simulate.constants.empty()) take_constants(simulate.constants, request);
+  std::vector<NamedFile> read = files_read(args);
+  read.push_back({"--constants", simulate.constants});
+  check_outputs(world, {{"--trace", simulate.trace}, {"--json", simulate.json}}, read);
   args.plan.ranks = ranks_of(args, request.stages);
   if (args.plan.ranks == 0) {
     throw Failure(Failure::Kind::call,
@@ -112,9 +129,11 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
                  "one stream for all collectives, as runs have on GPUs (the default there); none: "
                  "between kernels, as on CPUs; axes: one for each set of mesh axes");
   app.add_flag("!--no-host", r.host, "Launches, batches and zeroing take no time");
-  app.add_option("--dispatch-us", r.dispatch_us,
+  app.add_option("--dispatch-us", r.constants.dispatch_us,
                  "Microseconds of the host for a phase, or with --assume megatron for a kernel "
                  "(default: 10 on GPUs, 0 on CPUs)");
+  app.add_option("--constants", simulate.constants,
+                 "Constants that 'calibrate --rows' found in measured steps");
   app.add_option("--input-rate", r.input_gb_s, "GB/s at which a batch comes to a GPU")
       ->capture_default_str();
   app.add_option("--beside", r.beside, "Kernels beside communication take so many times as long")

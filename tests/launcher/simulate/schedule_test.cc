@@ -102,5 +102,14 @@ TEST(Schedule, AnEagerHostHoldsUpKernels) {
   EXPECT_DOUBLE_EQ(layers.seconds(settings), 16 * 2 + 1);
 }
 
+/// Factors are on products, and on the rest of kernels.
+TEST(Schedule, FactorsMultiplyTheirParts) {
+  Layers layers(8, 1);
+  for (StepWork& step : layers.work.steps) step.products = 0.25;
+  StepSettings settings;
+  settings.factors = {.products = 2, .memory = 3};
+  EXPECT_DOUBLE_EQ(layers.seconds(settings), 16 * (0.5 + 2.25));
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -182,7 +182,8 @@ TEST_F(SimulatedSteps, OthersRunsTakeLonger) {
   request.assume = "megatron";
   const Outcome theirs = simulated("a100-80", "megatron", "4", 1, request);
   EXPECT_GT(theirs.report.seconds, 1.2 * ours.report.seconds);
-  request.host = true, request.dispatch_us = 1000;  // the host alone takes that many launches
+  request.host = true,
+  request.constants.dispatch_us = 1000;  // the host alone takes that many launches
   const Outcome eager = simulated("a100-80", "megatron", "4", 1, request);
   EXPECT_GT(eager.report.seconds, 0.1);
 }

@@ -3,12 +3,22 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
+
+/// What a simulation's times are made to meet measured steps by (`shardrun calibrate --rows`): the
+/// host's time for a launch, and how many times as long the rest takes as its price.
+struct SimulateConstants {
+  std::optional<double> dispatch_us;  // of the host; not given: 10 on GPUs, 0 on CPUs
+  double products = 1;                // of a kernel, what its FLOPs take at their peak rate
+  double memory = 1;                  // the rest of a kernel
+  double within = 1, between = 1;     // communication within a node, between nodes
+};
 
 struct SimulateRequest {
   // Pipeline stages, which can be simulated and not run. The plan is that of one stage's ranks for
@@ -21,10 +31,10 @@ struct SimulateRequest {
   /// one, as runs have on GPUs; axes: one for each set of axes; none: between kernels, as on CPUs.
   /// "": one on GPUs, none on CPUs.
   std::string comm_streams;
-  bool host = true;                   // false: launches, batches and zeroing take no time
-  std::optional<double> dispatch_us;  // of the host; not given: 10 on GPUs, 0 on CPUs
-  double input_gb_s = 16;             // at which a batch comes to a GPU
-  double beside = 1;                  // kernels beside communication take so many times as long
+  bool host = true;  // false: launches, batches and zeroing take no time
+  SimulateConstants constants;
+  double input_gb_s = 16;  // at which a batch comes to a GPU
+  double beside = 1;       // kernels beside communication take so many times as long
 
   std::map<int64_t, double> slow;  // by rank: takes so many times as long
   double jitter = 0;               // of a rank's micro-batch: relative standard deviation
@@ -52,5 +62,27 @@ PlanRequest request_of_stage(World& world, const PlanRequest& request, int stage
 /// Throws Failure(call): a request that cannot be met, named.
 SimulateReport simulate(World& world, const Model& model, const TrainingPlan& plan,
                         const SimulateRequest& request);
+
+/// A plan that is simulated again and again. The model and the plan outlive it.
+class Resimulation {
+ public:
+  /// Throws Failure(call) as simulate() does. Jitter and failures do not count.
+  Resimulation(World& world, const Model& model, const TrainingPlan& plan,
+               const SimulateRequest& request);
+  Resimulation(Resimulation&&) noexcept;
+  ~Resimulation();
+
+  /// Seconds of a step with so many micro-batches; of long steps, those that are all alike are
+  /// simulated once. Throws Failure(call): more than one, where the model was loaded for one.
+  double seconds(const SimulateConstants& constants, int micro_batches);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Devices of a cluster as --cluster names it; no end of them where ranks share them. Throws
+/// Failure(call).
+int64_t cluster_devices(World& world, const std::string& cluster);
 
 }  // namespace shardrun

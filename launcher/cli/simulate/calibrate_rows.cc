@@ -1,0 +1,184 @@
+// Rows, their simulation, the fit, and what is said of it.
+#include "simulate/calibrate_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "bench/table.h"
+#include "simulate/constants.h"
+#include "simulate/fit.h"
+#include "simulate/rows.h"
+
+namespace shardrun::cli {
+namespace {
+
+constexpr size_t kLeastRows = 10, kMostConstants = 4;
+constexpr char kUnknown[] = "not identifiable from these rows";
+
+std::vector<FitConstant> to_fit(const std::vector<std::string>& names) {
+  std::vector<FitConstant> out;
+  for (const std::string& name : names) {
+    SimulateConstants known;
+    set_constant(known, name, 1);
+    if (std::any_of(out.begin(), out.end(), [&](const FitConstant& c) { return c.name == name; }))
+      throw Failure(Failure::Kind::call, "--fit: '" + name + "' is there twice");
+    // The host's time changes nothing where kernels take longer, so it is sought from several
+    // sides.
+    if (known.dispatch_us) {
+      out.push_back({name, 10, {10, 20, 40, 80, 160, 320}});
+    } else {
+      out.push_back({name, 1, {1}});
+    }
+  }
+  if (out.size() > kMostConstants)
+    throw Failure(Failure::Kind::call, "--fit: " + std::to_string(out.size()) +
+                                           " constants, wanted at most " +
+                                           std::to_string(kMostConstants));
+  return out;
+}
+
+struct Predicted {
+  std::vector<MeasuredRow> rows;
+  std::vector<double> milliseconds;
+
+  std::vector<double> errors() const {
+    std::vector<double> out;
+    for (size_t r = 0; r < rows.size(); ++r)
+      out.push_back(std::abs(milliseconds[r] / rows[r].milliseconds - 1));
+    return out;
+  }
+  double mean_error() const {
+    double sum = 0;
+    for (double error : errors()) sum += error;
+    return sum / static_cast<double>(rows.size());
+  }
+  nlohmann::json json() const {
+    nlohmann::json list = nlohmann::json::array();
+    for (size_t r = 0; r < rows.size(); ++r) {
+      list.push_back({{"line", rows[r].line},
+                      {"measured_ms", rows[r].milliseconds},
+                      {"predicted_ms", milliseconds[r]}});
+    }
+    return list;
+  }
+  void print(const std::string& path) const {
+    std::printf("error on %zu rows of %s: mean %.1f %%, median %.1f %%\n", rows.size(),
+                path.c_str(), 100 * mean_error(), 100 * quantile(errors(), 0.5));
+  }
+};
+
+void print_constants(const std::vector<FittedConstant>& fitted) {
+  std::printf("%-12s %10s   95 %% interval\n", "constant", "value");
+  for (const FittedConstant& c : fitted) {
+    if (c.identifiable) {
+      std::printf("%-12s %10.4g   %.4g to %.4g\n", c.name.c_str(), c.value, c.low, c.high);
+    } else {
+      std::printf("%-12s %10.4g   %s\n", c.name.c_str(), c.value, kUnknown);
+    }
+  }
+}
+
+nlohmann::json constants_json(const RowCalibration& o, const std::vector<FittedConstant>& fitted,
+                              const Predicted& rows) {
+  nlohmann::json constants = nlohmann::json::object(), intervals = nlohmann::json::object(),
+                 unknown = nlohmann::json::array();
+  for (const FittedConstant& c : fitted) {
+    if (!c.identifiable) {
+      unknown.push_back(c.name);
+      continue;
+    }
+    constants[c.name] = c.value;
+    intervals[c.name] = {c.low, c.high};
+  }
+  return {{"shardrun_constants", 1},  {"constants", constants},
+          {"intervals", intervals},   {"not_identifiable", unknown},
+          {"assume", o.assume},       {"cluster", o.cluster},
+          {"rows", rows.rows.size()}, {"mean_error", rows.mean_error()}};
+}
+
+SimulateConstants constants_of(const std::vector<FitConstant>& names,
+                               const std::vector<double>& values) {
+  SimulateConstants out;
+  for (size_t c = 0; c < names.size(); ++c) set_constant(out, names[c].name, values[c]);
+  return out;
+}
+
+std::string left_out_text(const SimulatedRows& simulated) {
+  std::string out;
+  for (const std::string& sentence : simulated.left_out()) out += "left out: " + sentence + "\n";
+  return out;
+}
+
+}  // namespace
+
+int run_row_calibration(World& world, const RowCalibration& o) {
+  const std::vector<FitConstant> names = to_fit(o.fit);
+  check_outputs(world, {{"-o", o.output}, {"--json", o.json}},
+                {{"--rows", o.rows}, {"--judge", o.judge}});
+  const std::vector<MeasuredRow> all = read_rows(o.rows);
+  const std::vector<MeasuredRow> others =
+      o.judge.empty() ? std::vector<MeasuredRow>() : read_rows(o.judge);
+  if (all.size() < kLeastRows) {
+    throw Failure(Failure::Kind::call, "--rows: '" + o.rows + "' has " +
+                                           std::to_string(all.size()) + " rows, wanted " +
+                                           std::to_string(kLeastRows) + " or more");
+  }
+  SimulatedRows simulated(world, {o.cluster, o.assume, o.dtype});
+  Predicted fitted_to{simulated.plan(o.rows, all), {}}, judged{simulated.plan(o.judge, others), {}};
+  std::fprintf(stderr, "%s", left_out_text(simulated).c_str());
+  if (fitted_to.rows.size() < kLeastRows) {
+    throw Failure(Failure::Kind::call, "--rows: '" + o.rows + "': only " +
+                                           std::to_string(fitted_to.rows.size()) +
+                                           " rows can be simulated; " + (simulated.left_out()[0]));
+  }
+  std::vector<double> measured;
+  for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);
+  const std::vector<FittedConstant> fitted =
+      fit(names, measured, [&](const std::vector<double>& values) {
+        return simulated.milliseconds(fitted_to.rows, constants_of(names, values));
+      });
+  std::vector<double> values;
+  for (const FittedConstant& c : fitted) values.push_back(c.value);
+  const SimulateConstants constants = constants_of(names, values);
+  fitted_to.milliseconds = simulated.milliseconds(fitted_to.rows, constants);
+  print_constants(fitted);
+  fitted_to.print(o.rows);
+  nlohmann::json json = constants_json(o, fitted, fitted_to);
+  if (!o.output.empty()) write_output(o.output, json.dump(1) + "\n");
+  if (!judged.rows.empty()) {
+    judged.milliseconds = simulated.milliseconds(judged.rows, constants);
+    judged.print(o.judge);
+  }
+  json["fitted"] = fitted_to.json(), json["judged"] = judged.json();
+  if (!o.json.empty()) write_output(o.json, json.dump(1) + "\n");
+  return 0;
+}
+
+void add_row_calibration(CLI::App& app, RowCalibration& o) {
+  std::string names;
+  for (const std::string& name : constant_names()) names += (names.empty() ? "" : ", ") + name;
+  CLI::Option* rows = app.add_option(
+      "--rows", o.rows,
+      "Measure nothing: find constants by which 'simulate' meets the measured steps of this CSV "
+      "(docs/simulation.md), at least 10; -o is then the file for simulate's --constants");
+  app.add_option("--fit", o.fit, "--rows: at most four of " + names + ", with commas")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->needs(rows);
+  app.add_option("--judge", o.judge, "--rows: another CSV, whose times are predicted")->needs(rows);
+  rows->needs(app.add_option("--cluster", o.cluster,
+                             "--rows: one node of where they were measured (plan's --cluster)")
+                  ->needs(rows));
+  app.add_option("--assume", o.assume, "--rows: simulate's --assume")
+      ->check(CLI::IsMember({"megatron"}))
+      ->needs(rows);
+  app.add_option("--dtype", o.dtype, "--rows: f32 or bf16")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str()
+      ->needs(rows);
+  app.add_option("--json", o.json, "--rows: write all figures to this file")->needs(rows);
+}
+
+}  // namespace shardrun::cli

@@ -1,0 +1,24 @@
+// The constants of a simulation by name, and their file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shardrun/simulate.h"
+
+namespace shardrun::cli {
+
+/// dispatch_us, products, memory, within, between.
+std::vector<std::string> constant_names();
+/// Throws Failure(call): no such name.
+void set_constant(SimulateConstants& constants, const std::string& name, double value);
+
+/// A file of calibrate --rows: {"shardrun_constants": 1, "constants": {"dispatch_us": 35}, ...}.
+struct ConstantsFile {
+  SimulateConstants constants;
+  std::string assume;  // of the simulations that they were fitted by
+};
+/// Throws Failure(call) that names the file and the field.
+ConstantsFile read_constants(const std::string& path);
+
+}  // namespace shardrun::cli

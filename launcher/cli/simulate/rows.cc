@@ -1,0 +1,255 @@
+// The CSV, and from a row to its plan.
+#include "simulate/rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <exception>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "process/child.h"
+#include "shardrun/models.h"
+
+namespace shardrun::cli {
+namespace {
+
+struct RowField {
+  const char* name;
+  int64_t MeasuredRow::*value;
+  int64_t most;
+  bool needed = true;
+};
+constexpr RowField kRowFields[] = {{"gpus", &MeasuredRow::gpus, 1 << 16},
+                                   {"micro_batch", &MeasuredRow::micro_batch, 1 << 16},
+                                   {"hidden", &MeasuredRow::hidden, 1 << 20},
+                                   {"heads", &MeasuredRow::heads, 1 << 20},
+                                   {"layers", &MeasuredRow::layers, 1 << 10},
+                                   {"sequence", &MeasuredRow::sequence, 1 << 24},
+                                   {"tp", &MeasuredRow::tp, 1 << 16},
+                                   {"dp", &MeasuredRow::dp, 1 << 16},
+                                   {"pp", &MeasuredRow::pp, 1 << 16},
+                                   {"micro_batches", &MeasuredRow::micro_batches, 1 << 16},
+                                   {"vocabulary", &MeasuredRow::vocabulary, 1 << 24, false}};
+constexpr char kMilliseconds[] = "iteration_ms";
+constexpr int64_t kAnyMemory = int64_t{2} << 40;  // they ran, so they fitted
+
+[[noreturn]] void refuse_row(const std::string& where, const std::string& what) {
+  throw Failure(Failure::Kind::call, where + ": " + what);
+}
+
+std::vector<std::string> cells_of(std::string line) {
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::vector<std::string> out(1);
+  for (char c : line) {
+    if (c == ',') {
+      out.emplace_back();
+    } else if (c != ' ') {
+      out.back() += c;
+    }
+  }
+  return out;
+}
+
+/// All of the text, as one number above 0.
+template <class T>
+bool read_positive(const std::string& text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  return code == std::errc() && stop == end && value > 0 &&
+         std::isfinite(static_cast<double>(value));
+}
+
+class RowReader {
+ public:
+  RowReader(const std::string& path, const std::string& header)
+      : path_(path), names_(cells_of(header)) {
+    std::set<std::string> seen;
+    for (const std::string& name : names_) {
+      if (!seen.insert(name).second) refuse_row(at(1), "column '" + name + "' is there twice");
+    }
+    for (const RowField& field : kRowFields) {
+      if (field.needed && seen.count(field.name) == 0) missing(field.name);
+    }
+    if (seen.count(kMilliseconds) == 0) missing(kMilliseconds);
+  }
+
+  MeasuredRow row(int line, const std::string& text) const {
+    const std::vector<std::string> cells = cells_of(text);
+    if (cells.size() != names_.size())
+      refuse_row(at(line), std::to_string(cells.size()) + " fields, the header has " +
+                               std::to_string(names_.size()));
+    MeasuredRow out;
+    out.line = line;
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const auto wrong = [&](const std::string& wanted) {
+        refuse_row(at(line), names_[c] + " is '" + cells[c] + "', wanted " + wanted);
+      };
+      if (names_[c] == kMilliseconds && !read_positive(cells[c], out.milliseconds))
+        wrong("milliseconds above 0");
+      for (const RowField& field : kRowFields) {
+        if (names_[c] == field.name &&
+            (!read_positive(cells[c], out.*field.value) || out.*field.value > field.most))
+          wrong("a whole number from 1 to " + std::to_string(field.most));
+      }
+    }
+    check(out);
+    return out;
+  }
+
+ private:
+  std::string at(int line) const { return path_ + ":" + std::to_string(line); }
+  [[noreturn]] void missing(const std::string& name) const {
+    refuse_row(at(1), "there is no column '" + name + "'");
+  }
+  void check(const MeasuredRow& r) const {
+    if (r.tp * r.dp * r.pp != r.gpus)
+      refuse_row(at(r.line), "gpus is " + std::to_string(r.gpus) + ", not tp x dp x pp");
+    if (r.hidden % r.heads != 0)
+      refuse_row(at(r.line), "hidden is " + std::to_string(r.hidden) + ", no multiple of heads, " +
+                                 std::to_string(r.heads));
+    if (r.layers < r.pp)
+      refuse_row(at(r.line), "layers is " + std::to_string(r.layers) + ", fewer than pp, " +
+                                 std::to_string(r.pp));
+  }
+
+  const std::string& path_;
+  std::vector<std::string> names_;
+};
+
+void write_model(const MeasuredRow& row, const std::string& path) {
+  GptModel gpt;
+  gpt.layers = row.layers, gpt.hidden = row.hidden, gpt.heads = row.heads;
+  gpt.vocab = row.vocabulary, gpt.context = row.sequence;
+  gpt.weights = false;
+  write_gpt(gpt, path);
+}
+
+/// Axes of more than one rank, and their baselines.
+void set_mesh(const MeasuredRow& row, PlanRequest& request) {
+  request.mesh.clear(), request.planner.clear();
+  const auto add = [&](const char* axis, int64_t size, const char* planner) {
+    if (size == 1) return;
+    request.mesh += (request.mesh.empty() ? "" : ",") + (axis + ("=" + std::to_string(size)));
+    request.planner += (request.planner.empty() ? "" : "+") + std::string(planner);
+  };
+  add("data", row.dp, "dp");
+  add("model", row.tp, "megatron");
+  if (request.mesh.empty()) request.mesh = "1", request.planner = "auto";
+}
+
+}  // namespace
+
+std::vector<MeasuredRow> read_rows(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  if (!file || !std::getline(file, text))
+    refuse_row("'" + path + "'", "has no rows that can be read");
+  const RowReader reader(path, text);
+  std::vector<MeasuredRow> out;
+  for (int line = 2; std::getline(file, text); ++line) {
+    if (!text.empty() && text != "\r") out.push_back(reader.row(line, text));
+  }
+  return out;
+}
+
+SimulatedRows::SimulatedRows(World& world, RowSettings settings)
+    : world_(world),
+      settings_(std::move(settings)),
+      devices_(cluster_devices(world, settings_.cluster)) {}
+
+/// "h100,memory=2x" for 16 GPUs: "h100:2,memory=2x".
+std::string SimulatedRows::cluster_of(const MeasuredRow& row) const {
+  std::string out = settings_.cluster;
+  if (row.gpus <= devices_) return out;
+  const int64_t nodes = (row.gpus + devices_ - 1) / devices_;
+  return out.insert(std::min(out.find(','), out.size()), ":" + std::to_string(nodes));
+}
+
+std::string SimulatedRows::plan_key(const MeasuredRow& r) const {
+  std::string out = cluster_of(r) + (r.micro_batches == 1 ? " once" : "");
+  for (int64_t value :
+       {r.micro_batch, r.hidden, r.heads, r.layers, r.sequence, r.vocabulary, r.tp, r.dp})
+    out += " " + std::to_string(value);
+  return out;
+}
+
+std::string SimulatedRows::key(const MeasuredRow& row) const {
+  return plan_key(row) + " " + std::to_string(row.pp);
+}
+
+const ModelAndPlan& SimulatedRows::planned(const MeasuredRow& row) {
+  const std::string key = plan_key(row);
+  const auto found = plans_.find(key);
+  if (found != plans_.end()) return found->second;
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/model.onnx";
+  write_model(row, path);
+  ModelOptions options;
+  options.batch = row.micro_batch * row.dp, options.dtype = settings_.dtype;
+  options.accumulate = row.micro_batches == 1 ? 1 : 2;  // of more the program is the same
+  PlanRequest request;
+  request.cluster = cluster_of(row), request.with_evaluation = false;
+  request.memory_bytes = kAnyMemory;
+  request.ranks = static_cast<int>(row.dp * row.tp);
+  set_mesh(row, request);
+  Model model = load_model(world_, path, options);
+  TrainingPlan plan = make_plan(world_, model, request);
+  return plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first->second;
+}
+
+std::vector<MeasuredRow> SimulatedRows::plan(const std::string& path,
+                                             const std::vector<MeasuredRow>& rows) {
+  SimulateRequest request;
+  request.assume = settings_.assume;
+  std::vector<MeasuredRow> kept;
+  for (const MeasuredRow& row : rows) {
+    try {
+      request.stages = static_cast<int>(row.pp);
+      if (simulations_.count(key(row)) == 0) {
+        const ModelAndPlan& of = planned(row);
+        simulations_.emplace(key(row), Resimulation(world_, of.model, of.plan, request));
+      }
+      kept.push_back(row);
+    } catch (const Failure& failure) {
+      left_out_.push_back(path + ":" + std::to_string(row.line) + ": " + failure.what());
+    }
+  }
+  return kept;
+}
+
+std::vector<double> SimulatedRows::milliseconds(const std::vector<MeasuredRow>& rows,
+                                                const SimulateConstants& constants) {
+  std::map<Resimulation*, std::map<int64_t, std::vector<size_t>>> by_simulation;
+  for (size_t r = 0; r < rows.size(); ++r)
+    by_simulation[&simulations_.at(key(rows[r]))][rows[r].micro_batches].push_back(r);
+  const std::vector<std::pair<Resimulation*, std::map<int64_t, std::vector<size_t>>>> work(
+      by_simulation.begin(), by_simulation.end());
+  std::vector<double> out(rows.size(), 0);
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failed;
+  std::atomic_flag has_failed;
+  const auto simulate_some = [&] {
+    for (size_t w = next++; w < work.size(); w = next++) {
+      try {
+        for (const auto& [micro_batches, same] : work[w].second) {
+          const double seconds = work[w].first->seconds(constants, static_cast<int>(micro_batches));
+          for (size_t r : same) out[r] = seconds * 1e3;
+        }
+      } catch (...) {
+        if (!has_failed.test_and_set()) failed = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned t = 1; t < std::max(1u, std::thread::hardware_concurrency()); ++t)
+    threads.emplace_back(simulate_some);
+  simulate_some();
+  for (std::thread& thread : threads) thread.join();
+  if (failed) std::rethrow_exception(failed);
+  return out;
+}
+
+}  // namespace shardrun::cli
