@@ -77,8 +77,7 @@ struct Limit {
   int64_t bytes = 0;
   std::string why;  // where the ranks' devices have no more
 };
-/// What was asked for, else what the cluster's devices have; and no more than the ranks' devices
-/// have, if it is here that they will run (`capacities`).
+/// What was asked for, else what the cluster's devices have; and no more than `capacities`, if any.
 Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
                    std::span<const DeviceCapacity> capacities) {
   int64_t wanted = request.memory_bytes > 0 ? request.memory_bytes : cluster.memory_bytes;
