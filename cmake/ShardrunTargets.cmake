@@ -99,9 +99,9 @@ endfunction()
 # Open MPI as a container's root, with more ranks than cores that then do not spin. ThreadSanitizer does not see through
 # its shared-memory transport's copies. Tests have threads whatever OpenMP is given as limits where they are started.
 # Discovered rules are kept in the build tree, never in the user's cache: they are of these sources, and save the tests
-# that plan models most of their time.
+# that plan models most of their time. Ranks are threads, more than there are cores: one that waits leaves its core to others.
 set(SHARDRUN_TEST_ENVIRONMENT SHARDRUN_CACHE=${CMAKE_BINARY_DIR}/cache
-  SHARDRUN_CALIBRATION=none OMP_DYNAMIC=false OMP_THREAD_LIMIT=1024 OMP_STACKSIZE=8M
+  SHARDRUN_CALIBRATION=none OMP_WAIT_POLICY=passive OMP_DYNAMIC=false OMP_THREAD_LIMIT=1024 OMP_STACKSIZE=8M
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0

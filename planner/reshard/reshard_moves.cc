@@ -167,6 +167,13 @@ std::optional<ReduceOp> ReshardState::op_of(size_t axis) const {
   return at < kPartial ? std::nullopt : std::optional(static_cast<ReduceOp>(at - kPartial));
 }
 
+bool ReshardState::has_partial() const {
+  for (size_t axis = 0; axis < kMostAxes; ++axis) {
+    if (where(axis) >= kPartial) return true;
+  }
+  return false;
+}
+
 ReshardState::Cuts ReshardState::cuts(size_t axes) const {
   Cuts cuts;
   for (size_t axis = 0; axis < axes; ++axis) {
@@ -223,12 +230,12 @@ const Wire& ReshardCosts::wire(const AxisList& axes) {
 }
 
 double ReshardCosts::seconds(const ReshardMove& move, const LargestShard& before,
-                             const LargestShard& after) {
+                             const LargestShard& after, double call) {
   // In front of the last dim that is gathered, others may have come together.
   const LargestShard& lies = move.kind == Kind::all_gather ? after : before;
   const double packed = packed_bytes(move.kind, before.bytes, after.bytes,
                                      lies.is_outermost(move.dim), before.is_outermost(move.to_dim));
-  return collective_seconds(move.kind, {before.bytes, after.bytes, packed}, wire(move.axes),
+  return collective_seconds(move.kind, {before.bytes, after.bytes, packed, call}, wire(move.axes),
                             cluster_);
 }
 

@@ -74,6 +74,7 @@ class ReshardState {
   bool cuts_dim(size_t axis, size_t dim) const { return where(axis) == dim + 1; }
   std::optional<size_t> dim_of(size_t axis) const;
   std::optional<ReduceOp> op_of(size_t axis) const;
+  bool has_partial() const;
   /// Per dim the axes that cut it, outermost first.
   Cuts cuts(size_t axes) const;
 
@@ -122,7 +123,9 @@ class ReshardCosts {
   ReshardCosts(std::vector<int64_t> extents, DType dtype, std::vector<int> axes, const Mesh& mesh,
                const Cluster& cluster);
   LargestShard shard(const ReshardState& state) const;
-  double seconds(const ReshardMove& move, const LargestShard& before, const LargestShard& after);
+  /// `call`: as MovedBytes has it.
+  double seconds(const ReshardMove& move, const LargestShard& before, const LargestShard& after,
+                 double call = 0);
 
  private:
   const Wire& wire(const AxisList& axes);

@@ -2,6 +2,7 @@
 #include "planner/reshard/reshard_table.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <queue>
 
@@ -142,17 +143,23 @@ void ReshardTimes::find_table(Type& type) {
     shards.push_back(costs.shard(graph->state(s)));
     alike.push_back({shards[s].outermost(), shards[s].bytes});
   }
-  std::unique_ptr<Table>& table = tables_[std::move(alike)];
+  std::unique_ptr<Table>& table = tables_[{type.price, std::move(alike)}];
   if (!table) {
     table = std::make_unique<Table>();
     table->graph = graph.get();
     table->searched.assign(graph->size(), false);
     table->seconds = std::make_shared<FactoredProblem::Matrix>(graph->size(), graph->size());
     table->seconds->forbids = false;
-    for (size_t s = 0; s < graph->size(); ++s) {
-      for (size_t m = graph->first(s); m < graph->first(s + 1); ++m)
-        table->cost.push_back(costs.seconds(graph->move(m), shards[s], shards[graph->next(m)]));
-    }
+    const auto append = [&](double call, double exposed, std::vector<double>& out) {
+      for (size_t s = 0; s < graph->size(); ++s) {
+        for (size_t m = graph->first(s); m < graph->first(s + 1); ++m) {
+          const LargestShard& after = shards[graph->next(m)];
+          out.push_back(exposed * costs.seconds(graph->move(m), shards[s], after, call));
+        }
+      }
+    };
+    append(0, 1, table->cost);
+    if (type.price != SumPrice{}) append(type.price.call, type.price.exposed, table->of_sums);
   }
   type.table = table.get();
 }
@@ -166,13 +173,9 @@ int ReshardTimes::state_of(Type& type, int number) {
   const Sharding& s = sharding(number);
   ReshardState at_table;
   for (size_t d = 0; d < s.dims.size(); ++d) {
-    int64_t extent = type.type.shape[d];
     for (size_t i = 0; i < s.dims[d].size(); ++i) {
       const int axis = s.dims[d][i], own = axis_of_[static_cast<size_t>(axis)];
-      // Cuts of what has one element left are not on the way to anything; the pairwise search knows
-      // when they are the goal.
-      if (extent <= 1 || own < 0) return state;
-      extent = shard_range(extent, mesh_.axis_size(axis), 0).size;
+      if (type.dim[d] < 0 || own < 0) return state;
       at_table.set_cut(static_cast<size_t>(own), static_cast<size_t>(type.dim[d]), i);
     }
   }
@@ -185,38 +188,44 @@ int ReshardTimes::state_of(Type& type, int number) {
   return state;
 }
 
-/// Dijkstra from one state to all.
+/// Dijkstra from one state to all; of equal times the fewest steps.
 void ReshardTimes::search_from(Table& table, int from) {
   const size_t start = static_cast<size_t>(from);
   if (table.searched[start]) return;
   table.searched[start] = true;
   ++searches_;
   const ReshardGraph& graph = *table.graph;
-  std::vector<double> seconds(graph.size(), std::numeric_limits<double>::infinity());
-  seconds[start] = 0;
-  using Entry = std::pair<double, size_t>;
+  const std::vector<double>& price =
+      table.of_sums.empty() || !graph.state(start).has_partial() ? table.cost : table.of_sums;
+  struct Way {
+    double cost = std::numeric_limits<double>::infinity();
+    int steps = 0;
+    double price = 0;
+  };
+  std::vector<Way> ways(graph.size());
+  ways[start].cost = 0;
+  using Entry = std::tuple<double, int, size_t>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
-  queue.push({0, start});
+  queue.push({0, 0, start});
   while (!queue.empty()) {
-    const auto [cost, state] = queue.top();
+    const auto [cost, steps, state] = queue.top();
     queue.pop();
-    if (cost > seconds[state]) continue;
+    if (std::tie(cost, steps) > std::tie(ways[state].cost, ways[state].steps)) continue;
     for (size_t m = graph.first(state); m < graph.first(state + 1); ++m) {
-      const double next = cost + table.cost[m];
-      double& known = seconds[graph.next(m)];
-      if (next >= known) continue;
+      const Way next{cost + table.cost[m], steps + 1, ways[state].price + price[m]};
+      Way& known = ways[graph.next(m)];
+      if (std::tie(next.cost, next.steps) >= std::tie(known.cost, known.steps)) continue;
       known = next;
-      queue.push({next, graph.next(m)});
+      queue.push({next.cost, next.steps, graph.next(m)});
     }
   }
-  for (size_t s = 0; s < seconds.size(); ++s) table.seconds->set(start, s, seconds[s]);
+  for (size_t s = 0; s < ways.size(); ++s) table.seconds->set(start, s, ways[s].price);
 }
 
 double ReshardTimes::seconds(int type, int from, int to) {
   if (from == to) return 0;
   Type& t = types_[static_cast<size_t>(type)];
-  const bool summed = t.price != SumPrice{} && !sharding(from).partial.empty();
-  if (!summed && t.table != nullptr && one_kind(sharding(from), sharding(to))) {
+  if (t.table != nullptr && one_kind(sharding(from), sharding(to))) {
     const int a = state_of(t, from), b = state_of(t, to);
     if (a >= 0 && b >= 0) {
       search_from(*t.table, a);
@@ -239,7 +248,6 @@ FactoredProblem::Edge ReshardTimes::edge(int type, const std::vector<int>& have,
   std::optional<ReduceOp> op;
   const auto state = [&](int number) {
     const Sharding& s = sharding(number);
-    plain = plain && (t.price == SumPrice{} || s.partial.empty());
     for (const Sharding::Partial& p : s.partial) plain = plain && p.op == op.value_or(p.op);
     if (!s.partial.empty()) op = s.partial[0].op;
     const int found = plain ? state_of(t, number) : -1;

@@ -26,7 +26,8 @@ struct Wanted {
 /// The seconds of cheapest_reshard (planner/reshard/reshard.h) without its steps, by small numbers
 /// for types and Shardings. One search from a Sharding finds the times to all others of a type;
 /// types whose states hold the same bytes share them. What its graph does not hold (more than
-/// three axes, cuts of dims of one element, partial values of two kinds) is searched pair by pair.
+/// three axes, cuts of a type's dims of one element, partial values of two kinds) is searched pair
+/// by pair.
 class ReshardTimes {
  public:
   ReshardTimes(const Mesh& mesh, const Cluster& cluster);
@@ -63,10 +64,11 @@ class ReshardTimes {
   struct Hash {
     size_t operator()(const Sharding& sharding) const;
   };
-  /// Types whose states hold the same bytes.
+  /// Types whose states hold the same bytes, of one price.
   struct Table {
     const ReshardGraph* graph = nullptr;
-    std::vector<double> cost;  // by move
+    std::vector<double> cost;     // by move
+    std::vector<double> of_sums;  // what it adds on the way from a sum; empty: the same
     std::vector<bool> searched;
     std::shared_ptr<FactoredProblem::Matrix> seconds;  // from state to state, once searched
   };
@@ -92,8 +94,9 @@ class ReshardTimes {
   std::map<std::tuple<DType, Shape, SumPrice>, int> type_numbers_;
   std::vector<Type> types_;
   std::map<size_t, std::shared_ptr<const ReshardGraph>> graphs_;  // by dims
-  /// By every state's outermost dims and bytes.
-  std::map<std::vector<std::pair<unsigned, double>>, std::unique_ptr<Table>> tables_;
+  /// By price, and every state's outermost dims and bytes.
+  std::map<std::pair<SumPrice, std::vector<std::pair<unsigned, double>>>, std::unique_ptr<Table>>
+      tables_;
   size_t searches_ = 0;
 };
 

@@ -361,7 +361,7 @@ TEST(Reshard, TablesAgreeWithSearches) {
   const std::vector<std::pair<const char*, std::vector<Shape>>> cases = {
       {"2", {{4}, {5, 1}}},
       {"4x4", {{64, 64}, {64, 16}, {10, 7, 1}}},
-      {"2x2x4", {{64, 64}, {16, 32, 48}, {48, 16, 32}, {5, 9}, {3, 1, 40, 6}}},
+      {"2x2x4", {{64, 64}, {16, 32, 48}, {48, 16, 32}, {5, 9}, {2, 2, 64}, {3, 1, 40, 6}}},
       {"1x2x4", {{8, 12}}},
       {"2x2x2x2", {{16, 8}}}};
   std::mt19937 random(5);
@@ -369,17 +369,22 @@ TEST(Reshard, TablesAgreeWithSearches) {
     const Mesh mesh = Mesh::parse(text);
     ReshardTimes times(mesh, nodes);
     for (const Shape& shape : shapes) {
-      for (DType dtype : {DType::f32, DType::bf16}) {
+      for (const auto& [dtype, price] : {std::pair(DType::f32, SumPrice{}),
+                                         {DType::bf16, SumPrice{}},
+                                         {DType::f32, SumPrice{5e6, 1}},
+                                         {DType::bf16, SumPrice{0, 0.25}}}) {
         const TensorType type{dtype, shape};
         const std::vector<Sharding> all =
             all_shardings(mesh, shape.size(), {ReduceOp::max, ReduceOp::prod});
-        const int number = times.number_of(type);
+        const int number = times.number_of(type, price);
         for (int i = 0; i < 300; ++i) {
           const Sharding &from = all[random() % all.size()], &to = all[random() % all.size()];
-          const double want = reshard_seconds(cheapest_reshard(type, from, to, mesh, nodes));
-          EXPECT_NEAR(times.seconds(number, times.number_of(from), times.number_of(to)), want,
-                      1e-6 * want)  // single precision
+          const int a = times.number_of(from), b = times.number_of(to);
+          const double want = reshard_seconds(times.steps(number, a, b));
+          EXPECT_NEAR(times.seconds(number, a, b), want, 1e-6 * want)  // single precision
               << type << " " << to_string(from, mesh) << " to " << to_string(to, mesh);
+          if (price == SumPrice{} || from.partial.empty())
+            EXPECT_EQ(want, reshard_seconds(cheapest_reshard(type, from, to, mesh, nodes)));
         }
       }
     }
@@ -399,6 +404,17 @@ TEST(Reshard, TablesAreShared) {
     times.seconds(tall, rows, times.number_of(s));
     times.seconds(wide, rows, times.number_of(s));
   }
+  EXPECT_EQ(times.searches(), 1u);
+}
+
+// So are those from one sum, and to cuts of what has one element left.
+TEST(Reshard, TablesHoldSumsAndEmptyShards) {
+  const Mesh mesh = Mesh::parse("2x2x2");
+  const Cluster cluster = host_cluster();
+  ReshardTimes times(mesh, cluster);
+  const int gradient = times.number_of(TensorType{DType::f32, {2, 64}}, SumPrice{1e6, 1});
+  const int sum = times.number_of(Sharding{{{}, {}}, {{0, ReduceOp::sum}}});
+  for (const Sharding& s : all_shardings(mesh, 2)) times.seconds(gradient, sum, times.number_of(s));
   EXPECT_EQ(times.searches(), 1u);
 }
 
