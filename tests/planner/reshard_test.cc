@@ -383,8 +383,9 @@ TEST(Reshard, TablesAgreeWithSearches) {
           const double want = reshard_seconds(times.steps(number, a, b));
           EXPECT_NEAR(times.seconds(number, a, b), want, 1e-6 * want)  // single precision
               << type << " " << to_string(from, mesh) << " to " << to_string(to, mesh);
-          if (price == SumPrice{} || from.partial.empty())
+          if (price == SumPrice{} || from.partial.empty()) {
             EXPECT_EQ(want, reshard_seconds(cheapest_reshard(type, from, to, mesh, nodes)));
+          }
         }
       }
     }
