@@ -80,6 +80,11 @@ class Device {
   /// Work that is asked of this device from now on waits for all that `other`, its side or the
   /// device whose side it is, has been asked for so far.
   virtual void wait_for(Device& other) { other.synchronize(); }
+  /// What this device has been asked for so far is what wait_for_point(…, point) waits for from now
+  /// on. Points are small numbers, from 0.
+  virtual void passes(int /*point*/) {}
+  /// As wait_for, but for what `other` had been asked for when it passed that point last.
+  virtual void wait_for_point(Device& other, int /*point*/) { other.synchronize(); }
 
   /// What `work` asks this device for, not done but noted, so that it can be asked for again in one
   /// call: a CUDA graph. `work` may not wait, nor copy in or out; its wait_for may be for what it

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <variant>
 
+#include "base/streams/stream_waits.h"
 #include "exec/fused_kernel.h"
 #include "exec/read_pieces.h"
-#include "exec/side_stream.h"
 #include "exec/sum_call.h"
 
 namespace shardrun {
@@ -129,7 +129,7 @@ struct Executor::Ready {
 
 struct Executor::Fused {
   size_t size = 0;
-  bool waits = false;  // for the device's side, as one of the steps would; calls have none
+  int waits = -1;  // as waits_ has it, of all its steps; calls have none
   std::variant<FusedKernel, SumCall> as_one;
 };
 
@@ -249,10 +249,10 @@ void Executor::set_up() {
 void Executor::fuse() {
   for (const FusedSteps& chain : program_.fused) {
     std::vector<BoundStep> steps;
-    bool waits = false;
+    int waits = -1;
     for (size_t s = chain.first; s < chain.end(); ++s) {
       steps.push_back({ready_[s].kernel.get(), ready_[s].in, ready_[s].out});
-      waits = waits || waits_[s];
+      waits = std::max(waits, waits_[s]);
     }
     fused_.emplace(chain.first, Fused{chain.size, waits, fused_kernel(program_, chain, steps)});
   }
@@ -264,19 +264,21 @@ void Executor::fuse() {
       const Ready& ready = ready_[s];
       sum.add(ready.in[0], ready.out[0], ready.workspace, program_.steps[s].needs.workspace);
     }
-    fused_.emplace(first, Fused{size, false, std::move(sum)});
+    fused_.emplace(first, Fused{size, -1, std::move(sum)});
     first += size - 1;
   }
 }
 
 /// Phases that ask the side for anything end with a wait, so each stands for itself.
 void Executor::plan_waits() {
-  waits_.assign(ready_.size(), false);
+  waits_.assign(ready_.size(), -1);
+  passes_.assign(ready_.size(), -1);
   if (device_.side() == nullptr) return;
   const auto range = [](const void* data, int64_t bytes) {
     const auto* begin = static_cast<const char*>(data);
     return StepMemory::Range(begin, begin == nullptr ? begin : begin + bytes);
   };
+  int points = 0;
   for (const Phase phase : {Phase::micro, Phase::update}) {
     std::vector<size_t> indices;
     std::vector<StepMemory> steps;
@@ -288,12 +290,15 @@ void Executor::plan_waits() {
       for (const TensorView& v : ready.out)
         memory.writes.push_back(range(v.data, byte_size(v.type)));
       memory.writes.push_back(range(ready.workspace, program_.steps[s].needs.workspace));
-      memory.on_side = ready.group != nullptr;
+      memory.stream = ready.group != nullptr ? 1 : 0;
       steps.push_back(std::move(memory));
       indices.push_back(s);
     }
-    const std::vector<bool> waits = waits_for_side(steps);
-    for (size_t i = 0; i < indices.size(); ++i) waits_[indices[i]] = waits[i];
+    const std::vector<std::vector<int>> waits = stream_waits(steps);
+    for (size_t i = 0; i < indices.size(); ++i) {
+      if (steps[i].stream != 0 || waits[i].empty()) continue;
+      passes_[indices[static_cast<size_t>(waits[i][0])]] = waits_[indices[i]] = points++;
+    }
   }
 }
 
@@ -373,9 +378,13 @@ void Executor::run(Phase phase) {
 /// libraries measure. Nobody watches those waits, and CUDA may hold a lock meanwhile that a
 /// collective's own thread wants. So what was asked for before is waited for here, where a
 /// collective that does not end is found out; and ranks begin a collective's first run together.
-void Executor::wait_before(const Ready& ready, bool waits_for_side) {
+void Executor::wait_before(const Ready& ready, int point) {
   const bool first = warm_.count(ready.phase) == 0;
-  if (device_.side() != nullptr && (waits_for_side || first)) device_.wait_for(*device_.side());
+  if (device_.side() != nullptr && first) {
+    device_.wait_for(*device_.side());
+  } else if (point >= 0) {
+    device_.wait_for_point(*device_.side(), point);
+  }
   if (!first && (!ready.kernel || ready.kernel->recordable)) return;
   device_.begins("");  // what is found now is of a step before
   device_.synchronize();
@@ -394,6 +403,7 @@ void Executor::run_step(size_t step) {
     } else {
       ready.collective->run(ready.in, ready.out, ready.workspace, ready.group);
     }
+    if (passes_[step] >= 0) side->passes(passes_[step]);
     if (side != nullptr && (timeline_ || hook_)) device_.wait_for(*side);
   } catch (const Error& e) {
     throw e.with_context(ready.where);

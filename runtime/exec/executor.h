@@ -171,7 +171,7 @@ class Executor {
   void plan_waits();
   void run(Phase phase);
   void run_steps(Phase phase);
-  void wait_before(const Ready& ready, bool waits_for_side);
+  void wait_before(const Ready& ready, int point);
   void run_step(size_t step);
   void run_fused(size_t first, const Fused& fused);
   void tell_times();
@@ -192,7 +192,8 @@ class Executor {
   std::map<size_t, Fused> fused_;  // by their first step
   std::set<Phase> recordable_;     // on every rank
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
-  std::vector<bool> waits_;   // steps before which the device waits for its side
+  std::vector<int> waits_;    // by step the point of its side that the device waits for before, -1
+  std::vector<int> passes_;   // by step the point that the side passes behind it, -1
   std::set<Phase> warm_;      // have run once, step by step
   std::vector<char> beside_;  // what fill hands out where the arena is not the host's
   struct Timed {

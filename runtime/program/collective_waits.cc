@@ -1,42 +1,40 @@
-// What is read and written beside kernels since they last waited.
+// Buffers as ranges of one address each, since memory is not placed yet.
 #include "program/collective_waits.h"
 
 #include <algorithm>
 
+#include "base/streams/stream_waits.h"
+
 namespace shardrun {
 
 std::vector<int> ends_beside_kernels(const Program& program, const std::vector<BufferId>& holders) {
-  std::vector<int> ends(program.steps.size());
-  std::vector<bool> read(holders.size(), false), written(holders.size(), false);
-  std::vector<size_t> running;
-  const auto holder = [&](BufferId b) {
-    return static_cast<size_t>(holders[static_cast<size_t>(b)]);
-  };
-  const auto wait = [&](size_t s) {
-    for (size_t c : running) {
-      ends[c] = static_cast<int>(s) - 1;
-      for (BufferId b : program.steps[c].in) read[holder(b)] = false;
-      for (BufferId b : program.steps[c].out) written[holder(b)] = false;
+  const auto range = [&](BufferId b) { return range_at(holders[static_cast<size_t>(b)], 1); };
+  const size_t count = program.steps.size();
+  std::vector<int> ends(count);
+  for (size_t first = 0, end = 0; first < count; first = end) {
+    while (end < count && program.steps[end].phase == program.steps[first].phase) ++end;
+    std::vector<StepMemory> memory;
+    for (size_t s = first; s < end; ++s) {
+      const Step& step = program.steps[s];
+      StepMemory& uses = memory.emplace_back();
+      uses.stream = step.kind == Step::Kind::collective && !step.collective->traits().local ? 1 : 0;
+      for (BufferId b : step.in) uses.reads.push_back(range(b));
+      for (BufferId b : step.out) uses.writes.push_back(range(b));
     }
-    running.clear();
-  };
-  for (size_t s = 0; s < program.steps.size(); ++s) {
-    const Step& step = program.steps[s];
-    ends[s] = static_cast<int>(s);
-    if (s > 0 && step.phase != program.steps[s - 1].phase) wait(s);
-    if (step.kind == Step::Kind::collective && !step.collective->traits().local) {
-      for (BufferId b : step.in) read[holder(b)] = true;
-      for (BufferId b : step.out) written[holder(b)] = true;
-      running.push_back(s);
-      continue;
+    const std::vector<std::vector<int>> waits = stream_waits(memory);
+    size_t running = 0;  // of the phase the first step that may not have ended
+    const auto ended = [&](size_t last, size_t before) {
+      for (; running <= last; ++running) {
+        const bool beside = memory[running].stream != 0;
+        ends[first + running] = static_cast<int>(first + (beside ? before : running));
+      }
+    };
+    for (size_t s = 0; s < memory.size(); ++s) {
+      if (memory[s].stream != 0) continue;
+      for (int last : waits[s]) ended(static_cast<size_t>(last), s - 1);
     }
-    const auto is_written = [&](BufferId b) { return written[holder(b)]; };
-    if (std::any_of(step.in.begin(), step.in.end(), is_written) ||
-        std::any_of(step.out.begin(), step.out.end(),
-                    [&](BufferId b) { return is_written(b) || read[holder(b)]; }))
-      wait(s);
+    ended(memory.size() - 1, memory.size() - 1);
   }
-  wait(program.steps.size());
   return ends;
 }
 

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/philox.h"
-#include "exec/side_stream.h"
 #include "kernels/reference/interpreter.h"
 #include "program/compile.h"
 #include "tests/collectives/ranks.h"
@@ -242,27 +241,6 @@ void run_far(On on) {
 
 TEST(Executor, RunsWhereTheHostCannotReach) { run_far(On::far); }
 TEST(Executor, RunsCollectivesBesideKernels) { run_far(On::side); }
-
-TEST(Executor, WaitsForWhatIsStillRunBeside) {
-  const char memory[64] = {};
-  const auto range = [&](int begin, int end) {
-    return StepMemory::Range(memory + begin, memory + end);
-  };
-  const std::vector<StepMemory> steps = {
-      {{range(0, 8)}, {range(8, 16)}, true},     // a collective
-      {{range(16, 24)}, {range(24, 32)}},        // has nothing to do with it
-      {{range(0, 8)}, {range(32, 40)}},          // reads what it reads
-      {{}, {range(4, 5)}},                       // writes what it reads
-      {{range(8, 9)}, {range(32, 40)}},          // by now it is done
-      {{range(40, 48)}, {range(40, 48)}, true},  // another, in place
-      {{range(47, 50)}, {}},                     // reads what it writes
-      {{}, {range(40, 41)}},                     // done too
-      {{range(0, 8)}, {range(8, 16)}, true},
-      {{range(7, 9)}, {range(3, 3)}},  // empty: but what it reads is written
-  };
-  EXPECT_EQ(waits_for_side(steps),
-            (std::vector<bool>{false, false, false, true, false, false, true, false, false, true}));
-}
 
 TEST(Executor, EmptyShards) {
   ModelOptions o = options("adamw", 1, 0);

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -122,8 +124,7 @@ class FarDevice final : public Device {
   void begins(const std::string& step) override { step_ = step; }
   void synchronize() override {
     SR_REQUIRE(noted_ == nullptr, internal, "a wait cannot be noted");
-    const std::vector<std::function<void()>> pieces = std::exchange(queue_, {});
-    for (const auto& piece : pieces) piece();
+    finish(done_ + queue_.size());
   }
 
   /// As a stream that is captured: what is noted waits for nothing that is not, and nothing that is
@@ -131,6 +132,12 @@ class FarDevice final : public Device {
   void wait_for(Device& other) override {
     SR_REQUIRE(noted_ == nullptr, internal, "noted work waits for work that is not");
     other.synchronize();
+  }
+  void passes(int point) override { points_[point] = done_ + queue_.size(); }
+  void wait_for_point(Device& other, int point) override {
+    SR_REQUIRE(noted_ == nullptr, internal, "noted work waits for work that is not");
+    auto& far = static_cast<FarDevice&>(other);
+    far.finish(far.points_.at(point));
   }
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& steps) override {
@@ -194,6 +201,23 @@ class FarDevice final : public Device {
     FarDevice& device;
     std::vector<double> at;
   };
+  /// The first `count` pieces of all work that was ever asked for. Nothing is left behind one that
+  /// fails.
+  void finish(size_t count) {
+    while (done_ < count) {
+      const std::function<void()> piece = std::move(queue_.front());
+      queue_.pop_front();
+      ++done_;
+      try {
+        piece();
+      } catch (...) {
+        done_ += queue_.size();
+        queue_.clear();
+        throw;
+      }
+    }
+  }
+
   struct Noted final : RecordedWork {
     void run() override {
       const FarMemory::Use open;
@@ -213,7 +237,9 @@ class FarDevice final : public Device {
   std::string step_;  // that work is asked for now
   std::unique_ptr<FarDevice> side_;
   bool lazy_;
-  std::vector<std::function<void()>> queue_;
+  std::deque<std::function<void()>> queue_;
+  size_t done_ = 0;               // pieces of work, as passes() counts them
+  std::map<int, size_t> points_;  // by point: pieces asked for before
 };
 
 /// `run` as work of the FarDevice that KernelArgs::stream is.

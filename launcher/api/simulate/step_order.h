@@ -10,7 +10,7 @@ namespace shardrun {
 
 enum class CommStreams {
   none,  // collectives stand between kernels
-  one,   // a stream for all collectives, as the Executor has on GPUs (runtime/exec/side_stream.h)
+  one,   // a stream for all collectives, as the Executor has on GPUs
   axes   // a stream for each set of axes that collectives are over
 };
 
@@ -29,10 +29,8 @@ bool communicates(const Step& step);
 /// The axes of the mesh over which one is, ascending.
 AxisSet axes_of(const Step& step);
 
-/// Of a program whose memory is placed. A collective begins behind all kernels before it. A kernel
-/// begins behind those collectives that still use memory which it needs: of `one` stream it waits
-/// for all before it, as the Executor does; of several, for those alone. A phase ends when all of
-/// its steps have: that is for the caller to see to.
+/// Of a program whose memory is placed, as stream_waits says (runtime/base/streams/stream_waits.h),
+/// phase by phase. A phase ends when all of its steps have: that is for the caller to see to.
 ProgramOrder order_of(const Program& program, CommStreams streams);
 
 }  // namespace shardrun

@@ -191,6 +191,17 @@ class OneDevice final : public CudaDevice, public Launches {
     check(cudaStreamWaitEvent(stream_.get(), reached_.get(), 0), "cudaStreamWaitEvent");
     launched(1);
   }
+  void passes(int point) override {
+    while (points_.size() <= static_cast<size_t>(point)) points_.push_back(make_event());
+    check(cudaEventRecord(points_[static_cast<size_t>(point)].get(), stream_.get()),
+          "cudaEventRecord");
+    launched(1);
+  }
+  void wait_for_point(Device& other, int point) override {
+    const auto& event = static_cast<OneDevice&>(other).points_[static_cast<size_t>(point)];
+    check(cudaStreamWaitEvent(stream_.get(), event.get(), 0), "cudaStreamWaitEvent");
+    launched(1);
+  }
   void use() const override { check(cudaSetDevice(ordinal_), "cudaSetDevice"); }
 
   std::shared_ptr<char> allocate(int64_t bytes) override {
@@ -345,6 +356,7 @@ class OneDevice final : public CudaDevice, public Launches {
   Staging staging_;
   std::shared_ptr<Watches> watches_;  // its side's are the same
   Event reached_, mark_;              // mark_: ahead_'s
+  std::vector<Event> points_;         // by point
   Ahead ahead_;
   bool noting_ = false;
   Faults faults_{[](int64_t bytes) {
