@@ -16,6 +16,9 @@
 namespace shardrun {
 namespace {
 
+/// How many kernels that wait for collectives a collective may be asked for ahead of.
+constexpr size_t kMostAhead = 2;
+
 /// Places, both inclusive.
 struct PlaceRange {
   size_t first = 0, last = 0;
@@ -40,7 +43,7 @@ class Order {
     }
   }
 
-  std::vector<size_t> run() {
+  std::vector<size_t> together() {
     find_ranges();
     find_places();
     measure();
@@ -49,10 +52,22 @@ class Order {
     }
     std::vector<size_t> before(steps_.size());
     std::iota(before.begin(), before.end(), size_t{0});
-    std::vector<size_t> order = before;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](size_t a, size_t b) { return slot(a) < slot(b); });
-    return waits(order) < waits(before) ? order : before;
+    const std::vector<size_t> after = order();
+    return waits(after) < waits(before) ? after : before;
+  }
+
+  std::vector<size_t> early() {
+    find_ranges();
+    measure();
+    std::set<size_t> waiting;  // kernels, each the first that waits for a collective
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      if (!meets_[s]) continue;
+      ask_early(s, waiting);
+      size_t first = steps_.size();
+      each_bound(s, false, [&](size_t t) { first = meets_[t] ? first : std::min(first, t); });
+      if (first < steps_.size()) waiting.insert(first);
+    }
+    return order();
   }
 
  private:
@@ -63,6 +78,14 @@ class Order {
 
   static size_t index(BufferId b) { return static_cast<size_t>(b); }
   size_t slot(size_t s) const { return 2 * place_[s] + (meets_[s] ? 0 : 1); }
+
+  std::vector<size_t> order() const {
+    std::vector<size_t> order(steps_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return slot(a) < slot(b); });
+    return order;
+  }
 
   /// How often ranks wait: of steps that meet one after the other only the first does.
   size_t waits(const std::vector<size_t>& order) const {
@@ -182,8 +205,19 @@ class Order {
     if (must || (company_.at(wanted_[s]) > 1 && wanted_[s] >= made)) move(s, wanted_[s], must);
   }
 
+  /// In front of the kernels before it that wait for other collectives, as far as memory allows.
+  void ask_early(size_t s, const std::set<size_t>& waiting) {
+    size_t first = ranges_[s].first;
+    each_bound(s, true, [&](size_t t) { first = std::max(first, meets_[t] ? place_[t] : t + 1); });
+    std::vector<size_t> places;
+    for (auto w = waiting.lower_bound(s); w != waiting.begin() && places.size() < kMostAhead;)
+      places.push_back(std::max(*--w, first));
+    while (!places.empty() && (places.back() >= s || !move(s, places.back(), false)))
+      places.pop_back();
+  }
+
   /// If memory allows that, or it must.
-  void move(size_t s, size_t place, bool must) {
+  bool move(size_t s, size_t place, bool must) {
     std::set<size_t> changed;  // buffers: of this step, and what may take over their memory
     for (const auto* list : {&steps_[s].in, &steps_[s].out}) {
       for (BufferId b : *list) {
@@ -222,6 +256,7 @@ class Order {
     } else {
       place_[s] = before;
     }
+    return place_[s] == place;
   }
 
   const std::vector<Step>& steps_;
@@ -240,9 +275,14 @@ class Order {
 
 }  // namespace
 
-std::vector<size_t> order_collectives(const Program& program, const std::vector<bool>& meets,
+std::vector<size_t> collectives_together(const Program& program, const std::vector<bool>& meets,
+                                         const std::vector<int64_t>& bytes) {
+  return Order(program, meets, bytes).together();
+}
+
+std::vector<size_t> collectives_early(const Program& program, const std::vector<bool>& meets,
                                       const std::vector<int64_t>& bytes) {
-  return Order(program, meets, bytes).run();
+  return Order(program, meets, bytes).early();
 }
 
 }  // namespace shardrun

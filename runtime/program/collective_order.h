@@ -1,4 +1,5 @@
-// Order of collectives: where among a Program's steps they stand, so that ranks seldom wait.
+// Order of collectives: where among a Program's steps they stand, so that ranks and kernels seldom
+// wait.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,16 @@ namespace shardrun {
 ///   dw = conv_weight_grad(…), reduce_scatter(dw), dx = conv_data_grad(…),
 ///   s = batch_norm_reduce_grad(dx, …), all_reduce(s), batch_norm_grad(s, …)   becomes
 ///   dw = …, dx = …, s = …, reduce_scatter(dw), all_reduce(s), batch_norm_grad(s, …)
-std::vector<size_t> order_collectives(const Program& program, const std::vector<bool>& meets,
+std::vector<size_t> collectives_together(const Program& program, const std::vector<bool>& meets,
+                                         const std::vector<int64_t>& bytes);
+
+/// The order in which collectives that run beside kernels are asked for early: in front of up to
+/// two kernels that wait for collectives asked for before, where the operands are made by then, if
+/// no more memory is needed at any time than at the fullest time before. The rest as above.
+///
+///   a = all_gather(wa), x = matmul(x, a), b = all_gather(wb), x = matmul(x, b)   becomes
+///   a = …, b = …, x = matmul(x, a), x = matmul(x, b)
+std::vector<size_t> collectives_early(const Program& program, const std::vector<bool>& meets,
                                       const std::vector<int64_t>& bytes);
 
 }  // namespace shardrun

@@ -10,7 +10,7 @@
 namespace shardrun {
 namespace {
 
-void bring_together(Skeleton& skeleton) {
+void order_collectives(Skeleton& skeleton, Collectives run) {
   std::vector<bool> meets;  // exchanges do, too, but stay with their node
   for (const StepForm& form : skeleton.steps)
     meets.push_back(form.move != nullptr && !traits_of(form.move->kind).local);
@@ -19,7 +19,8 @@ void bring_together(Skeleton& skeleton) {
     bytes.push_back(
         max_local_bytes(skeleton.graph.type(form.value), *form.sharding, skeleton.plan.mesh));
   }
-  skeleton.reorder(order_collectives(skeleton.program, meets, bytes));
+  const auto order = run == Collectives::together ? collectives_together : collectives_early;
+  skeleton.reorder(order(skeleton.program, meets, bytes));
 }
 
 }  // namespace
@@ -29,7 +30,7 @@ Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluste
   auto skeleton = std::make_unique<Skeleton>(graph, plan);
   write_updates(*skeleton, lower_nodes(*skeleton, cluster));
   skeleton->drop_unused_buffers();
-  if (collectives_ == Collectives::together) bring_together(*skeleton);
+  order_collectives(*skeleton, collectives_);
   for (const BufferForm& form : skeleton->buffers) {
     const Shape& shape = graph.type(form.value).shape;
     for (size_t d = 0; d < shape.size(); ++d) {

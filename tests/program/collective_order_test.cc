@@ -46,13 +46,18 @@ class Written {
     add("tanh", {add("tanh", {x}, "fullest", bytes)}, "");
   }
   std::vector<std::string> order() const {
-    std::vector<std::string> out;
-    for (size_t s : order_collectives(program_, meets_, bytes_))
-      out.push_back(program_.steps[s].node.name);
-    return out;
+    return names(collectives_together(program_, meets_, bytes_));
+  }
+  std::vector<std::string> early() const {
+    return names(collectives_early(program_, meets_, bytes_));
   }
 
  private:
+  std::vector<std::string> names(const std::vector<size_t>& order) const {
+    std::vector<std::string> out;
+    for (size_t s : order) out.push_back(program_.steps[s].node.name);
+    return out;
+  }
   BufferId buffer(const std::string& name, int64_t bytes) {
     bytes_.push_back(bytes);
     return names_[name] = static_cast<BufferId>(bytes_.size() - 1);
@@ -214,6 +219,44 @@ TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
       EXPECT_LE(most, most_apart + most_apart / 10) << text << " " << planner;
     }
   }
+}
+
+/// Weights of 8 bytes, of which a shard has 4: gathered up to two products ahead where the fullest
+/// time leaves room, one ahead where it has less, and just before they are read where it has none.
+TEST(CollectiveOrder, WeightsAreGatheredAheadAsMemoryAllows) {
+  const std::map<int64_t, Names> wanted = {
+      {100, {"fullest", "", "a", "b", "c", "x1", "d", "x2", "x3", "x4"}},
+      {16, {"fullest", "", "a", "b", "x1", "c", "x2", "d", "x3", "x4"}},
+      {8, {"fullest", "", "a", "x1", "b", "x2", "c", "x3", "d", "x4"}}};
+  for (const auto& [full, names] : wanted) {
+    Written w;
+    std::vector<BufferId> shards;
+    for (const char* name : {"wa", "wb", "wc", "wd"}) shards.push_back(w.held(name, 4));
+    BufferId x = w.held("x");
+    w.fill(x, full);
+    const Names gathered = {"a", "b", "c", "d"}, products = {"x1", "x2", "x3", "x4"};
+    for (size_t i = 0; i < shards.size(); ++i) {
+      const BufferId weight = w.add("all_gather", {shards[i]}, gathered[i], 8);
+      x = w.add("add", {x, weight}, products[i], 4);
+    }
+    EXPECT_EQ(w.early(), names) << full;
+  }
+}
+
+TEST(CollectiveOrder, NothingIsAskedForBeforeItsOperand) {
+  Written w;
+  const BufferId x = w.held("x"), weight = w.held("weight", 4);
+  w.fill(x);
+  const BufferId dw = w.add("tanh", {x}, "dw");
+  const BufferId shard = w.add("reduce_scatter", {dw}, "shard", 4);
+  const BufferId dx = w.add("tanh", {x}, "dx");
+  const BufferId sum = w.add("all_reduce", {dx}, "sum");
+  const BufferId back = w.add("tanh", {sum}, "back");
+  const BufferId whole = w.add("all_gather", {weight}, "whole");
+  const BufferId next = w.add("add", {back, whole}, "next");
+  w.add("add", {next, shard}, "update");
+  EXPECT_EQ(w.early(),
+            (Names{"fullest", "", "dw", "shard", "dx", "sum", "whole", "back", "next", "update"}));
 }
 
 }  // namespace
