@@ -120,28 +120,29 @@ TEST_F(TwoHosts, AKilledHostEndsAll) {
 
 /// A whole host goes, and the run goes on without it; when it is there again, with it.
 TEST_F(TwoHosts, RestartsMakeDoWithTheHostsThatAreLeft) {
-  const std::string job =
-      "train gpt.onnx --data text:text.txt --batch 8 --validation 0 --steps 90 --timeout 3 ";
-  const Outcome whole = at_->shardrun(mpi(4), job + "--metrics whole.jsonl");
+  const std::string job = "train gpt.onnx --data text:text.txt --batch 8 --validation 0 ";
+  const Outcome whole = at_->shardrun(mpi(4), job + "--steps 200 --metrics whole.jsonl");
   ASSERT_EQ(whole.status, 0) << describe(whole);
   const auto until = [](const std::string& seen) {
     return "until " + seen + " || ! kill -0 $pid; do sleep 0.02; done\n";
   };
-  const std::string steps = "[ $(wc -l < r.jsonl) -ge ";
+  const auto steps = [&](int n) {
+    return until("[ $(wc -l < r.jsonl) -ge " + std::to_string(n) + " ]");
+  };
   const Outcome run = at_->sh(
       "touch r.jsonl r.err\n" +
       on_first(SHARDRUN_COMMAND " " + job +
-               "--mesh 4 --checkpoint-every 10 --keep 2 --checkpoint c --restarts 3 "
-               "--metrics r.jsonl --mpirun '" +
+               "--mesh 4 --checkpoint-every 4 --keep 2 --checkpoint c --restarts 3 --timeout 3 "
+               "--steps 10000000 --metrics r.jsonl --mpirun '" +
                mpirun() + "'") +
-      " 2> r.err & pid=$!\n" + until(steps + "15 ]") + kHosts + "lose " + name() + "\n" +
-      until("grep -q 'restart 1 of 3' r.err") + until(steps + "40 ]") + kHosts + "back " + name() +
+      " > out 2> r.err & pid=$!\n" + steps(8) + kHosts + "lose " + name() + "\n" +
+      until("grep -q 'restart 1 of 3' r.err") + steps(20) + kHosts + "back " + name() +
       "\nfor p in $(" + kHosts + "left " + name() +
       " | cut -d' ' -f2); do\n"
       "  tr '\\0' '\\n' < /proc/$p/environ | grep -qx OMPI_COMM_WORLD_RANK=1 && kill -KILL $p\n"
-      "done\n"
-      "wait $pid; status=$?; cat r.err >&2; exit $status\n");
-  EXPECT_EQ(run.status, 0) << describe(run);
+      "done\n" +
+      until("grep -q 'restart 2 of 3' r.err") + steps(30) +
+      "kill -TERM $pid; wait $pid; cat r.err >&2\n");
   EXPECT_NE(run.err.find("restart 1 of 3 on 2 ranks, for 10.77.0.2 does not answer, without "
                          "--mesh, from the newest checkpoint of c"),
             std::string::npos)
@@ -151,7 +152,7 @@ TEST_F(TwoHosts, RestartsMakeDoWithTheHostsThatAreLeft) {
   std::istringstream got(losses("r.jsonl")), wanted(losses("whole.jsonl"));
   int compared = 0;
   for (double a = 0, b = 0; got >> a && wanted >> b; ++compared) EXPECT_NEAR(a, b, 1e-4 * b);
-  EXPECT_EQ(compared, 90) << describe(run);
+  EXPECT_GE(compared, 30) << describe(run);
 }
 
 }  // namespace
