@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -70,6 +71,12 @@ std::vector<std::string> words_of_child(const Arguments& args, const Start& star
   return out;
 }
 
+bool is_given(const Arguments& args, const std::string& flag) {
+  return std::any_of(args.words.begin(), args.words.end(), [&](const std::string& word) {
+    return word.substr(0, word.find('=')) == flag;
+  });
+}
+
 std::string listed(const std::vector<std::string>& names) {
   std::string out;
   for (size_t i = 0; i < names.size(); ++i)
@@ -99,8 +106,8 @@ std::optional<Start> start_on_those_left(const Arguments& args, const HostList& 
   out.said += ", for " + listed(silent) + verb;
   // Without -np there is a rank for each slot.
   if (left.ranks() < all.ranks() || all.ranks() == 0) {
-    if (!args.plan.mesh.empty()) out.left_out.insert("--mesh");
-    if (!args.plan.plan_file.empty()) out.left_out.insert("--plan");
+    for (const char* flag : {"--mesh", "--plan"})
+      if (is_given(args, flag)) out.left_out.insert(flag);
     if (!out.left_out.empty())
       out.said += ", without " + listed({out.left_out.begin(), out.left_out.end()});
   }
