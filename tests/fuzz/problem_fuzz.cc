@@ -1,5 +1,5 @@
-// Planning problems of `solve`, gzipped ones too. One that is taken is written and read again, equal,
-// and a solution of it can be judged.
+// Planning problems of `solve`, gzipped ones too. One that is taken is written and read again,
+// equal, and a solution of it can be judged.
 #include "planner/contest/problem_file.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -38,7 +38,6 @@ class HostList {
 
  private:
   enum class Source { none, words, file, batch };
-  HostList() = default;
   void read_file(const std::string& path);
   void read_list(const std::string& list);
   void read_slurm(const std::string& nodes);

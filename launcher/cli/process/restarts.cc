@@ -87,7 +87,7 @@ std::string listed(const std::vector<std::string>& names) {
 /// On the hosts of `all` that answer. nullopt if none does: that is said.
 std::optional<Start> start_on_those_left(const Arguments& args, const HostList& all,
                                          const std::string& folder) {
-  constexpr double kPatience = 20;  // s for a host to answer
+  constexpr double kPatience = 60;  // s for a host to answer: a busy one takes its time
   Start out{all.words(), {}, ""};
   const std::vector<std::string> hosts = all.hosts();
   if (hosts.empty()) return out;
