@@ -5,6 +5,8 @@
 #   make test        builds and runs every test
 #   make install PREFIX=/opt/shardrun
 #   make bench       measures and writes bench/RESULTS.md (docs/performance.md); BENCH=collectives for a part of it
+#   make asan        builds with AddressSanitizer and UndefinedBehaviorSanitizer, and runs every test
+#   make tsan        builds with ThreadSanitizer, and runs the tests with several ranks (docs/security.md)
 #   make fuzz        bad files for the readers, made by libFuzzer for FUZZ_SECONDS=60 each (docs/security.md)
 #   make format      clang-format in place        make lint    clang-format and clang-tidy, changing nothing
 #
@@ -63,6 +65,18 @@ test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --no-label-summary -j $$((2 * $(JOBS))) $(CTEST)
 
+# Each in a folder of its own, build-asan and build-tsan. A part: make asan CTEST='-R launcher_failure'.
+asan: setup
+	@cmake --preset asan --log-level=WARNING -DSHARDRUN_UNITED=ON $(CMAKE_FLAGS) >/dev/null
+	@cmake --build --preset asan -j $(JOBS)
+	@ctest --preset asan -j $(JOBS) $(CTEST)
+
+# Ranks are threads in collectives' and the executor's tests, processes in those called mpi.
+tsan: setup
+	@cmake --preset tsan --log-level=WARNING -DSHARDRUN_UNITED=ON $(CMAKE_FLAGS) >/dev/null
+	@cmake --build --preset tsan -j $(JOBS)
+	@ctest --preset tsan -j $(JOBS) $(if $(CTEST),$(CTEST),-R '^(collectives|exec|launcher|planner_mcts|cuda_nccl)')
+
 bench: build
 	@bench/run --shardrun $(BUILD)/shardrun $(BENCH)
 
@@ -81,4 +95,4 @@ lint: configure
 clean:
 	@rm -rf $(BUILD)
 
-.PHONY: all setup configure build command run test bench fuzz install format lint clean
+.PHONY: all setup configure build command run test asan tsan bench fuzz install format lint clean

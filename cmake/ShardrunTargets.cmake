@@ -106,7 +106,7 @@ set(SHARDRUN_TEST_ENVIRONMENT SHARDRUN_CACHE=${CMAKE_BINARY_DIR}/cache
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0
   ASAN_OPTIONS=fast_unwind_on_malloc=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-  TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp)
+  TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp)
 if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
   list(APPEND SHARDRUN_TEST_ENVIRONMENT OMPI_MCA_btl=self,vader OMP_NUM_THREADS=1)
 endif()
@@ -188,7 +188,7 @@ set(SHARDRUN_MPIRUN "mpirun --oversubscribe --bind-to none")
 # AddressSanitizer would see Open MPI's own leaks, of modules that are unloaded by then: no suppression can name them.
 set(SHARDRUN_MPI_ENVIRONMENT SHARDRUN_CACHE=${CMAKE_BINARY_DIR}/cache OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
   OMP_STACKSIZE=8M ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-  TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp)
+  TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp)
 if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
   list(APPEND SHARDRUN_MPI_ENVIRONMENT OMPI_MCA_btl=self,vader)
 endif()

@@ -19,4 +19,9 @@ namespace shardrun {
 /// A call costs one small message more.
 std::unique_ptr<Communicator> make_checked(std::unique_ptr<Communicator> inner);
 
+/// The same for `inner`, of memory of a device, if `host`, by which it was made, is checked; else
+/// `inner` itself. Its calls are announced between the hosts, "device all_reduce", before the
+/// device is asked for them, and cannot be recorded.
+std::unique_ptr<Communicator> checked_as(Communicator& host, std::unique_ptr<Communicator> inner);
+
 }  // namespace shardrun

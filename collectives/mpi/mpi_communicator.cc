@@ -19,6 +19,7 @@
 #include "collectives/mpi/leftovers.h"
 #include "collectives/mpi/mpi_job.h"
 #include "collectives/mpi/node.h"
+#include "collectives/mpi/watchdog.h"
 #include "collectives/reduce.h"
 #include "collectives/wait.h"
 
@@ -531,6 +532,7 @@ std::unique_ptr<Communicator> make_mpi_communicator(int ranks_per_node) {
     SR_REQUIRE(code == MPI_SUCCESS, comm, "starting MPI: ", function,
                " failed: ", mpi::error_string(code));
   };
+  const mpi::Watchdog watchdog("starting MPI");
   int initialized = 0;
   check(MPI_Initialized(&initialized), "MPI_Initialized");
   if (!initialized) {

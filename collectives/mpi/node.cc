@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "collectives/mpi/mpi_job.h"
+#include "collectives/mpi/watchdog.h"
 #include "collectives/reduce.h"
 
 namespace shardrun::mpi {
@@ -170,6 +171,7 @@ void Node::free_unused(MPI_Comm comm, const std::vector<int>& members) {
 }
 
 Memory Node::allocate(MPI_Comm comm, int64_t bytes) {
+  const Watchdog watchdog("sharing memory");  // MPI waits for ever for a rank that finds no room
   const NodeComm here(comm, name_);
   int size = 1;
   MPI_Comm_size(here.get(), &size);

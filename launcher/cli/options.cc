@@ -131,7 +131,8 @@ void add_checkpoint_options(CLI::App& app, Arguments& args) {
   app.add_option("--checkpoint-on-signal", args.checkpoint_signal,
                  "Write a checkpoint, and go on, when this signal comes, such as USR1");
   app.add_option("--restarts", args.restarts,
-                 "Where the run fails start it again from the newest checkpoint, so many times");
+                 "Where the run fails start it again from the newest checkpoint, on the hosts that "
+                 "answer, so many times");
   app.add_option("--mpirun", args.mpirun,
                  "--restarts: the command that starts the ranks each time, such as "
                  "'mpirun -np 8'");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "collectives/checked.h"
 #include "collectives/nccl/cuda_communicator.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/autotune.h"
@@ -74,7 +75,7 @@ class CudaRank final : public RankDevice {
   explicit CudaRank(Communicator& host)
       : host_(host),
         device_(cuda::open_device(local_rank(host) % gpus())),
-        comm_(cuda::make_cuda_communicator(host, *device_->side())) {}
+        comm_(checked_as(host, cuda::make_cuda_communicator(host, *device_->side()))) {}
   Device& device() override { return *device_; }
   Communicator& comm() override { return *comm_; }
   DeviceCapacity capacity() const override {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "collectives/checked.h"
 
 namespace shardrun::testing {
@@ -104,6 +105,53 @@ inline void circles_are_found(Communicator& world) {
     EXPECT_LT(seconds, 20);
     world.members().job->linger(2);  // the others ask, too
   }
+}
+
+/// Calls of a device, that `over` makes a communicator for: their results, and both sides where
+/// they differ, from each other or from a call of the host.
+template <class Over>
+void device_calls_are_checked(Communicator& world, const Over& over) {
+  const auto host = checked(world);
+  const int last = world.size() - 1;
+  {
+    const auto comm = checked_as(*host, over(*host));
+    EXPECT_FALSE(comm->recordable());
+    EXPECT_EQ(&comm->host(), host.get());
+    float data[4] = {1, 2, 3, 4};
+    comm->all_reduce(data, 4, DType::f32, Reduction::max, nullptr);
+    EXPECT_EQ(data[3], 4);
+    const auto part = comm->split({{0, last}});
+    if (part) part->all_reduce(data, 2, DType::f32, Reduction::max, nullptr);
+    if (part) part->host().barrier();
+    host->barrier();
+    const auto [text, seconds] = refusal([&] {
+      int64_t mine = 0;
+      std::vector<int64_t> all(static_cast<size_t>(comm->size()));
+      if (comm->rank() == last) {
+        comm->all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DType::i64);
+      } else {
+        comm->broadcast(&mine, 8, 0);
+      }
+    });
+    expect_parts(text, {"checked collectives: rank 0 enters call 3, device broadcast of 8 bytes",
+                        "rank " + std::to_string(last) + " call 3, device all_gather of "});
+    EXPECT_LT(seconds, 20) << "it was waited for";
+  }
+  const auto comm = checked_as(*host, over(*host));
+  const auto [text, seconds] = refusal([&] {
+    float data[4] = {};
+    if (comm->rank() == last) {
+      comm->all_reduce(data, 4, DType::f32, Reduction::sum, nullptr);
+    } else {
+      host->barrier();
+    }
+  });
+  expect_parts(text, {", barrier between", "device all_reduce of 16 bytes"});
+  world.barrier();
+  // Where the host is not checked the device's calls are its own.
+  auto own = over(world);
+  const Communicator* const same = own.get();
+  EXPECT_EQ(checked_as(world, std::move(own)).get(), same);
 }
 
 /// A rank that only takes its time is no circle.

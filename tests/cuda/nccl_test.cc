@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "collectives/nccl/nccl_communicator.h"
+#include "tests/collectives/checked_cases.h"
 #include "tests/collectives/ranks.h"
 #include "tests/cuda/stand_in_nccl.h"
 
@@ -217,6 +219,16 @@ TEST_F(Nccl, TellsOfAnErrorThatComesLater) {
     host.barrier();
   });
   EXPECT_EQ(nccl_->aborted, 2);
+}
+
+/// Before NCCL is asked, which would wait or mix up what it is given.
+TEST_F(Nccl, CallsAreCheckedWhereTheHostsAre) {
+  testing::run_ranks(3, [](Communicator& world) {
+    NoGpu device;
+    testing::device_calls_are_checked(
+        world, [&](Communicator& host) { return make_nccl_communicator(host, device); });
+  });
+  EXPECT_EQ(std::count(nccl_->calls.begin(), nccl_->calls.end(), "ncclAllGather"), 0);
 }
 
 /// What a rank fails with is not NCCL's: nothing else tells those who wait for it.

@@ -43,5 +43,6 @@ int main(int argc, char** argv) {
   write_seeds(folder + "/checkpoint", testing::bad_safetensors());
   write_seeds(folder + "/arrays", testing::bad_arrays());
   write_seeds(folder + "/arrays", testing::bad_samples());
+  write_seeds(folder + "/problem", testing::bad_problems());
   return 0;
 }

@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
+#include <thread>
 
 #include "shardrun/shardrun.h"
 
@@ -33,37 +35,83 @@ std::string read_all(int fd) {
   }
 }
 
-}  // namespace
+int status_of(int waited) {
+  return WIFEXITED(waited) ? WEXITSTATUS(waited) : 128 + WTERMSIG(waited);
+}
 
-ChildResult run_child(const std::vector<std::string>& words) {
+/// Its stream `kept` is `to`, the others are /dev/null. Signals that wait for this process do not
+/// wait for that one.
+pid_t start(const std::vector<std::string>& words, int kept, int to) {
   // All that allocates is done before the fork.
   std::vector<char*> arguments;
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  int pipe[2];
-  if (::pipe2(pipe, O_CLOEXEC) != 0) fail_to_run("pipe");
   const pid_t child = ::fork();
   if (child < 0) fail_to_run("fork");
-  if (child == 0) {
-    std::signal(SIGPIPE, SIG_DFL);
-    std::signal(SIGXFSZ, SIG_DFL);
-    const int nothing = ::open("/dev/null", O_RDWR);
-    ::dup2(nothing, STDIN_FILENO);
-    ::dup2(nothing, STDOUT_FILENO);
-    ::dup2(pipe[1], STDERR_FILENO);
-    ::execvp(arguments[0], arguments.data());
-    _exit(127);
-  }
+  if (child > 0) return child;
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_DFL);
+  const int nothing = ::open("/dev/null", O_RDWR);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    ::dup2(stream == kept ? to : nothing, stream);
+  ::execvp(arguments[0], arguments.data());
+  _exit(127);
+}
+
+}  // namespace
+
+ChildResult run_child(const std::vector<std::string>& words, int kept) {
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) != 0) fail_to_run("pipe");
+  const pid_t child = start(words, kept, pipe[1]);
   ::close(pipe[1]);
   ChildResult result;
-  result.errors = read_all(pipe[0]);
+  result.said = read_all(pipe[0]);
   ::close(pipe[0]);
   int status = 0;
   while (::waitpid(child, &status, 0) < 0) {
     if (errno != EINTR) fail_to_run("waitpid");
   }
-  result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  result.status = status_of(status);
   return result;
+}
+
+std::vector<int> run_children(const std::vector<std::vector<std::string>>& commands,
+                              double seconds) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kLook{10};
+  constexpr double kPatience = 1;
+  std::vector<pid_t> running;
+  for (const std::vector<std::string>& words : commands) running.push_back(start(words, -1, -1));
+  std::vector<int> out(running.size());
+  const Clock::time_point begin = Clock::now();
+  const auto past = [&](double limit) {
+    return std::chrono::duration<double>(Clock::now() - begin).count() > limit;
+  };
+  int sent = 0;
+  while (true) {
+    bool waits = false;
+    for (size_t i = 0; i < running.size(); ++i) {
+      int status = 0;
+      if (running[i] == 0) continue;
+      if (::waitpid(running[i], &status, WNOHANG) == running[i]) {
+        out[i] = status_of(status);
+        running[i] = 0;
+      }
+      waits = waits || running[i] != 0;
+    }
+    if (!waits) return out;
+    const int signal = past(seconds + kPatience) ? SIGKILL : past(seconds) ? SIGTERM : 0;
+    if (signal != sent) {
+      for (const pid_t child : running)
+        if (child != 0) ::kill(child, signal);
+      sent = signal;
+    }
+    std::this_thread::sleep_for(kLook);
+  }
 }
 
 bool program_exists(const std::string& name) {
@@ -78,7 +126,7 @@ bool program_exists(const std::string& name) {
 
 std::string sentence_of(const ChildResult& child) {
   constexpr std::string_view kOwn = "shardrun: ";
-  std::istringstream lines(child.errors);
+  std::istringstream lines(child.said);
   std::string first;  // paragraph: launchers break their sentences into lines
   bool open = true;
   for (std::string line; std::getline(lines, line);) {

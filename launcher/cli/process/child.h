@@ -1,19 +1,26 @@
 // Child processes: another program run to its end, its status and what it said.
 #pragma once
 
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
 namespace shardrun::cli {
 
 struct ChildResult {
-  int status = 0;      // of exit, or 128 + the signal that ended it
-  std::string errors;  // its stderr
+  int status = 0;    // of exit, or 128 + the signal that ended it
+  std::string said;  // on the stream that is kept
 };
 
-/// Runs words[0], looked for in PATH. It reads nothing and its stdout goes nowhere. Throws
-/// Failure(run) if it cannot be started.
-ChildResult run_child(const std::vector<std::string>& words);
+/// Runs words[0], looked for in PATH. It reads nothing, and what it says on other streams than
+/// `kept` (stderr, or stdout) goes nowhere. Throws Failure(run) if it cannot be started.
+ChildResult run_child(const std::vector<std::string>& words, int kept = STDERR_FILENO);
+
+/// Runs all of them side by side, with nothing to read and nowhere to speak. One that takes longer
+/// than `seconds` is asked to end, and killed a second later. Statuses as ChildResult's.
+std::vector<int> run_children(const std::vector<std::vector<std::string>>& commands,
+                              double seconds);
 
 /// Why a child failed: what it said as shardrun's sentence, or the first line that says something.
 std::string sentence_of(const ChildResult& child);

@@ -5,15 +5,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "process/child.h"
+#include "process/hosts.h"
 #include "report.h"
 
 namespace shardrun::cli {
@@ -47,16 +51,66 @@ bool has_checkpoint(const std::string& folder) {
   return false;
 }
 
-std::vector<std::string> words_of_child(const Arguments& args, bool again) {
+/// How the ranks are started: on which hosts, and what is different for their being fewer.
+struct Start {
+  std::vector<std::string> launcher;  // none without --mpirun
+  std::set<std::string> left_out;     // flags of the call
+  std::string said;                   // " on 2 ranks, for node7 does not answer"
+};
+
+std::vector<std::string> words_of_child(const Arguments& args, const Start& start, bool again) {
   std::set<std::string> own = {"--restarts", "--mpirun"};
+  own.insert(start.left_out.begin(), start.left_out.end());
   const bool resumes = again && has_checkpoint(args.train.checkpoint);
   if (resumes) own.insert("--resume");
-  std::vector<std::string> out =
-      args.mpirun.empty() ? std::vector<std::string>() : launcher_words(args.mpirun);
+  std::vector<std::string> out = start.launcher;
   out.push_back(own_program());
   const std::vector<std::string> words = words_without(args, own);
   out.insert(out.end(), words.begin(), words.end());
   if (resumes) out.emplace_back("--resume");
+  return out;
+}
+
+bool is_given(const Arguments& args, const std::string& flag) {
+  return std::any_of(args.words.begin(), args.words.end(), [&](const std::string& word) {
+    return word.substr(0, word.find('=')) == flag;
+  });
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string out;
+  for (size_t i = 0; i < names.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+  return out;
+}
+
+/// On the hosts of `all` that answer. nullopt if none does: that is said.
+std::optional<Start> start_on_those_left(const Arguments& args, const HostList& all,
+                                         const std::string& folder) {
+  constexpr double kPatience = 60;  // s for a host to answer: a busy one takes its time
+  Start out{all.words(), {}, ""};
+  const std::vector<std::string> hosts = all.hosts();
+  if (hosts.empty()) return out;
+  const std::vector<std::string> silent = all.silent(kPatience, folder);
+  if (silent.empty()) return out;
+  const std::string verb = silent.size() == 1 ? " does not answer" : " do not answer";
+  if (silent.size() == hosts.size()) {
+    std::fprintf(stderr, "shardrun: --restarts: the run is not started again: %s%s\n",
+                 listed(silent).c_str(), verb.c_str());
+    return std::nullopt;
+  }
+  const HostList left = all.without(silent, folder);
+  out.launcher = left.words();
+  if (left.ranks() > 0)
+    out.said = " on " + std::to_string(left.ranks()) + (left.ranks() == 1 ? " rank" : " ranks");
+  out.said += ", for " + listed(silent) + verb;
+  // Without -np there is a rank for each slot.
+  if (left.ranks() < all.ranks() || all.ranks() == 0) {
+    for (const char* flag : {"--mesh", "--plan"})
+      if (is_given(args, flag)) out.left_out.insert(flag);
+    if (!out.left_out.empty())
+      out.said += ", without " + listed({out.left_out.begin(), out.left_out.end()});
+  }
   return out;
 }
 
@@ -72,6 +126,14 @@ class Waited {
   Waited(const Waited&) = delete;
   Waited& operator=(const Waited&) = delete;
   const sigset_t& before() const { return before_; }
+  /// The signal that has asked this process to end while nobody waited; 0: none.
+  int asked_to_end() const {
+    const timespec now{};
+    int out = 0;
+    for (int signal = 0; (signal = sigtimedwait(&set_, nullptr, &now)) > 0;)
+      if (signal != SIGCHLD) out = signal;
+    return out;
+  }
   siginfo_t next() const {
     siginfo_t info{};
     while (sigwaitinfo(&set_, &info) < 0) {
@@ -134,14 +196,21 @@ int run_with_restarts(const Arguments& args) {
                       std::to_string(launched_processes()) + "'");
   }
   const Waited signals;
+  const TemporaryFolder folder;
+  const HostList hosts(args.mpirun.empty() ? std::vector<std::string>()
+                                           : launcher_words(args.mpirun));
+  std::optional<Start> start = Start{hosts.words(), {}, ""};
   for (int64_t again = 0;; ++again) {
-    const Ended ended = run_once(words_of_child(args, again > 0), signals);
+    const Ended ended = run_once(words_of_child(args, *start, again > 0), signals);
     const bool final = ended.status == 0 || ended.status == 2 || ended.status == kStopped[0] ||
                        ended.status == kStopped[1];
     if (final || ended.stopped || again == *args.restarts) return ended.status;
-    std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld, %s\n",
+    start = start_on_those_left(args, hosts, folder.path());
+    if (const int signal = signals.asked_to_end(); signal != 0) return 128 + signal;
+    if (!start) return ended.status;
+    std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld%s, %s\n",
                  ended.status, static_cast<long long>(again + 1),
-                 static_cast<long long>(*args.restarts),
+                 static_cast<long long>(*args.restarts), start->said.c_str(),
                  has_checkpoint(args.train.checkpoint)
                      ? ("from the newest checkpoint of " + args.train.checkpoint).c_str()
                      : "from its beginning, for there is no checkpoint yet");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <sstream>
 #include <string>
 
 #include "tests/launcher/command.h"
@@ -33,11 +34,16 @@ class TwoHosts : public testing::Test {
   }
 
   static std::string name() { return "sr" + std::to_string(getpid() % 1000000); }
-  /// The shell's line: two ranks on each host.
-  static std::string on_both(const std::string& words) {
-    return kHosts + "run " + name() + " " SHARDRUN_MPIEXEC " --host " + name() +
-           "a:2,10.77.0.2:2 --oversubscribe --bind-to none -x OMP_NUM_THREADS -np 4 " + words;
+  /// Starts two ranks on each host.
+  static std::string mpirun() {
+    return SHARDRUN_MPIEXEC " --host " + name() +
+           "a:2,10.77.0.2:2 --oversubscribe --bind-to none -x OMP_NUM_THREADS -np 4";
   }
+  /// The shell's line, on the first host.
+  static std::string on_first(const std::string& words) {
+    return kHosts + "run " + name() + " " + words;
+  }
+  static std::string on_both(const std::string& words) { return on_first(mpirun() + " " + words); }
   static std::string shardrun(const std::string& arguments) {
     return on_both(SHARDRUN_COMMAND " " + arguments);
   }
@@ -62,6 +68,15 @@ class TwoHosts : public testing::Test {
     return std::stod(at_->read("end")) - std::stod(at_->read("begin"));
   }
 
+  /// One a line, with all digits.
+  static std::string losses(const std::string& file) {
+    const std::string name = "\"loss\":", text = at_->read(file);
+    std::string out;
+    for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1))
+      out += text.substr(at + name.size(), text.find(',', at) - at - name.size()) + "\n";
+    return out;
+  }
+
   static inline const std::string kHosts = SHARDRUN_TWO_HOSTS " ";
   static inline Workspace* at_ = nullptr;
   static inline bool allowed_ = false;
@@ -74,14 +89,6 @@ TEST_F(TwoHosts, LossesAreThoseOfOneHost) {
       "--metrics ";
   const Outcome one = at_->shardrun(mpi(4), job + "one.jsonl");
   ASSERT_EQ(one.status, 0) << describe(one);
-  const auto losses = [&](const std::string& file) {
-    std::string out;
-    const std::string text = at_->read(file);
-    for (size_t at = text.find("\"loss\":"); at != std::string::npos;
-         at = text.find("\"loss\":", at + 1))
-      out += text.substr(at, text.find(',', at) - at) + " ";
-    return out;
-  };
   const Outcome two = at_->sh(shardrun(job + "two.jsonl"));
   ASSERT_EQ(two.status, 0) << describe(two);
   EXPECT_EQ(losses("two.jsonl"), losses("one.jsonl"));
@@ -109,6 +116,43 @@ TEST_F(TwoHosts, AKilledHostEndsAll) {
   std::printf("a killed host: all has ended after %.1f s\n", seconds);
   EXPECT_NE(run.status, 0) << describe(run);
   EXPECT_LT(seconds, 60) << "it was waited for";
+}
+
+/// A whole host goes, and the run goes on without it; when it is there again, with it.
+TEST_F(TwoHosts, RestartsMakeDoWithTheHostsThatAreLeft) {
+  const std::string job = "train gpt.onnx --data text:text.txt --batch 8 --validation 0 ";
+  const Outcome whole = at_->shardrun(mpi(4), job + "--steps 200 --metrics whole.jsonl");
+  ASSERT_EQ(whole.status, 0) << describe(whole);
+  const auto until = [](const std::string& seen) {
+    return "until " + seen + " || ! kill -0 $pid; do sleep 0.02; done\n";
+  };
+  const auto steps = [&](int n) {
+    return until("[ $(wc -l < r.jsonl) -ge " + std::to_string(n) + " ]");
+  };
+  const Outcome run = at_->sh(
+      "touch r.jsonl r.err\n" +
+      on_first(SHARDRUN_COMMAND " " + job +
+               "--mesh 4 --checkpoint-every 4 --keep 2 --checkpoint c --restarts 3 --timeout 3 "
+               "--steps 10000000 --metrics r.jsonl --mpirun '" +
+               mpirun() + "'") +
+      " > out 2> r.err & pid=$!\n" + steps(8) + kHosts + "lose " + name() + "\n" +
+      until("grep -q 'restart 1 of 3' r.err") + steps(20) + kHosts + "back " + name() +
+      "\nfor p in $(" + kHosts + "left " + name() +
+      " | cut -d' ' -f2); do\n"
+      "  tr '\\0' '\\n' < /proc/$p/environ | grep -qx OMPI_COMM_WORLD_RANK=1 && kill -KILL $p\n"
+      "done\n" +
+      until("grep -q 'restart 2 of 3' r.err") + steps(30) +
+      "kill -TERM $pid; wait $pid; cat r.err >&2\n");
+  EXPECT_NE(run.err.find("restart 1 of 3 on 2 ranks, for 10.77.0.2 does not answer, without "
+                         "--mesh, from the newest checkpoint of c"),
+            std::string::npos)
+      << describe(run);
+  EXPECT_NE(run.err.find("restart 2 of 3, from the newest checkpoint of c"), std::string::npos)
+      << describe(run);
+  std::istringstream got(losses("r.jsonl")), wanted(losses("whole.jsonl"));
+  int compared = 0;
+  for (double a = 0, b = 0; got >> a && wanted >> b; ++compared) EXPECT_NEAR(a, b, 1e-4 * b);
+  EXPECT_GE(compared, 30) << describe(run);
 }
 
 }  // namespace

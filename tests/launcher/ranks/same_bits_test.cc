@@ -1,0 +1,95 @@
+// What docs/determinism.md promises of a run's bits, and how far apart other runs are.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+struct State {
+  TrainingRun run;
+  nlohmann::json tensors;  // of the last checkpoint, with the checksums of all bytes
+};
+
+class SameBits : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    at_ = new Workspace;
+    at_->write("text.txt", prose(20000));
+    for (const char* model :
+         {"gpt --layers 2 --hidden 32 --heads 2 --vocab 256 --context 16 --dropout 0.1 -o gpt.onnx",
+          "wide-resnet --family cifar --layers 10 --width 1 --channels 3 --image 16 -o wrn.onnx"}) {
+      const Outcome made = at_->shardrun(std::string("model ") + model);
+      ASSERT_EQ(made.status, 0) << describe(made);
+    }
+  }
+  static void TearDownTestSuite() {
+    delete at_;
+    at_ = nullptr;
+  }
+  static State trained(Ranks ranks, const std::string& model, const std::string& flags) {
+    const std::string data = model == "gpt" ? " --data text:text.txt" : "";
+    at_->sh("rm -rf c");
+    State out;
+    out.run = train(
+        *at_, ranks,
+        model + ".onnx" + data + " --batch 8 --steps 5 --validation 0 --checkpoint c " + flags);
+    if (out.run.outcome.status == 0)
+      out.tensors = nlohmann::json::parse(at_->read("c/step-00000005/manifest.json"))["tensors"];
+    EXPECT_FALSE(out.tensors.empty());
+    return out;
+  }
+  static void expect_same(const State& a, const State& b) {
+    EXPECT_EQ(a.run.loss_texts, b.run.loss_texts) << describe(a.run.outcome);
+    EXPECT_EQ(a.tensors, b.tensors) << describe(a.run.outcome);
+  }
+  /// May a rank have two threads here? Else only one core is ours.
+  static bool two_threads() { return at_->shardrun("gpt.onnx --steps 1 --threads 2").status == 0; }
+  static inline Workspace* at_ = nullptr;
+};
+
+TEST_F(SameBits, OfTheSameCommand) {
+  for (const char* model : {"gpt", "wrn"}) {
+    for (const char* dtype : {"--dtype f32", "--dtype bf16"}) {
+      SCOPED_TRACE(std::string(model) + " " + dtype);
+      expect_same(trained(threads(2), model, dtype), trained(threads(2), model, dtype));
+    }
+  }
+}
+
+TEST_F(SameBits, OfThreadsAndProcesses) {
+  ASSERT_EQ(at_->shardrun("plan gpt.onnx --batch 8 --ranks 2 --threads 1 -o plan.json").status, 0);
+  const std::string flags = "--threads 1 --plan plan.json";
+  expect_same(trained(threads(2), "gpt", flags), trained(mpi(2), "gpt", flags));
+}
+
+TEST_F(SameBits, OfOneThreadAndTwo) {
+  if (!two_threads()) GTEST_SKIP() << "one core";
+  expect_same(trained(threads(1), "gpt", "--threads 1"), trained(threads(1), "gpt", "--threads 2"));
+  // oneDNN may share out the sum of a convolution's gradient among threads.
+  const State one = trained(threads(1), "wrn", "--threads 1"),
+              two = trained(threads(1), "wrn", "--threads 2");
+  std::printf("WRN by one thread and two: losses differ by %.1e\n",
+              largest_difference(two.run, one.run));
+  EXPECT_LT(largest_difference(two.run, one.run), 1e-5);
+}
+
+/// oneDNN as on a processor that has AVX2 at most. Not the same bits.
+TEST_F(SameBits, OfNarrowerVectorsAreNotPromised) {
+  for (const char* model : {"gpt", "wrn"}) {
+    const State wide = trained(threads(1), model, "");
+    setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+    const State narrow = trained(threads(1), model, "");
+    unsetenv("ONEDNN_MAX_CPU_ISA");
+    std::printf("%s by oneDNN with AVX2 at most: losses differ by %.1e\n", model,
+                largest_difference(narrow.run, wide.run));
+    EXPECT_LT(largest_difference(narrow.run, wide.run), 1e-5);
+  }
+}
+
+}  // namespace
+}  // namespace shardrun::test
