@@ -12,6 +12,7 @@ class Model:
     build: Callable
     sample: Callable              # a torch.Generator -> {name: tensor}, samples in dim 0
     lr: float = 0.05
+    steps: int = 10               # fewer of deep networks with batch normalisation, where rounding grows from step to step
     random: bool = False          # draws random numbers: compared by mean and deviation
     validates: bool = True        # has samples, of which some can be kept for a validation
     says: dict = field(default_factory=dict)  # exporter -> a pattern of the note or refusal that is to come

@@ -50,7 +50,7 @@ register({
     "gemma": GROUPED | dict(head_dim=8, lr=0.01),
     "gemma3_text": GROUPED | dict(head_dim=8, query_pre_attn_scalar=8, sliding_window=4, layer_types=["sliding_attention", "full_attention"], lr=0.01),
     "vaultgemma": GROUPED | dict(head_dim=8, query_pre_attn_scalar=8, lr=0.01),
-    "phi3": GROUPED, "starcoder2": GROUPED, "stablelm": GROUPED, "olmo": GROUPED, "olmo2": GROUPED, "olmo3": GROUPED,
+    "phi3": GROUPED, "starcoder2": GROUPED, "stablelm": GROUPED, "olmo": GROUPED, "olmo2": GROUPED | dict(lr=0.005), "olmo3": GROUPED | dict(lr=0.005),
     "cohere": GROUPED, "cohere2": GROUPED | dict(head_dim=4), "granite": GROUPED, "persimmon": {}, "nemotron": GROUPED | dict(head_dim=4),
     "smollm3": GROUPED, "glm": GROUPED | dict(head_dim=8), "glm4": GROUPED | dict(head_dim=8), "helium": GROUPED | dict(head_dim=4),
     "arcee": GROUPED, "apertus": GROUPED, "seed_oss": GROUPED | dict(head_dim=4), "exaone4": GROUPED, "ernie4_5": GROUPED | dict(head_dim=4),

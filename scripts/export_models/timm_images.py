@@ -19,13 +19,13 @@ class Classifier(nn.Module):
         return F.cross_entropy(self.body(x), y, label_smoothing=self.smoothing)
 
 
-def vision(name, size=64, lr=0.002, says=None, smoothing=0.0, narrow=1, **options):
+def vision(name, size=64, lr=0.002, says=None, smoothing=0.0, narrow=1, steps=10, **options):
     def sample(generator):
         return {"x": torch.randn(8, 3, size, size, generator=generator), "y": torch.randint(0, 4, (8,), generator=generator)}
     def build():
         with narrowed(narrow, {3, 4}) if narrow > 1 else contextlib.nullcontext():
             return Classifier(timm.create_model(name, pretrained=False, num_classes=4, **options), smoothing)
-    model(sample, name=f"timm_{name}", lr=lr, says=says or {})(build)
+    model(sample, name=f"timm_{name}", lr=lr, steps=steps, says=says or {})(build)
 
 
 vision("resnet10t")
@@ -36,17 +36,18 @@ vision("convnext_atto", dims=[8, 12, 16, 24], depths=[1, 1, 1, 1], drop_path_rat
 vision("pvt_v2_b0", lr=0.01)
 
 # Families of timm's own, with fewer channels and blocks where their builders take that.
+DEEP = dict(lr=1e-5, steps=3)
 EMBED = dict(img_size=32, embed_dim=24, depth=2)
 for name in ("ghostnet_050", "tinynet_e", "mobilenetv2_035", "hardcorenas_a", "semnasnet_050", "lcnet_035", "repghostnet_050", "resnet14t",
              "fbnetv3_b", "mnasnet_small", "mobileone_s0", "hgnetv2_b0", "starnet_s050", "fastvit_t8", "repvit_m0_9"):
-    vision(name, lr=1e-4, narrow=4 if name in ("hardcorenas_a", "fbnetv3_b", "mobileone_s0", "hgnetv2_b0", "resnet14t", "repvit_m0_9") else 1)
-vision("vgg11_bn", lr=1e-4, narrow=16)
-vision("dla34", lr=1e-4, narrow=8)
-vision("hrnet_w18_small", lr=1e-4, narrow=4)
-vision("res2net50_26w_4s", lr=1e-4, layers=[1, 1, 1, 1])
-vision("resnest14d", lr=1e-4, narrow=4)
-vision("seresnet18", lr=1e-4, narrow=8)
-vision("ecaresnet50t", lr=1e-4, layers=[1, 1, 1, 1])
+    vision(name, **DEEP, narrow=4 if name in ("hardcorenas_a", "fbnetv3_b", "mobileone_s0", "hgnetv2_b0", "resnet14t", "repvit_m0_9") else 1)
+vision("vgg11_bn", **DEEP, narrow=16)
+vision("dla34", **DEEP, narrow=8)
+vision("hrnet_w18_small", **DEEP, narrow=4)
+vision("res2net50_26w_4s", **DEEP, layers=[1, 1, 1, 1])
+vision("resnest14d", **DEEP, narrow=4)
+vision("seresnet18", **DEEP, narrow=8)
+vision("ecaresnet50t", **DEEP, layers=[1, 1, 1, 1])
 vision("nf_resnet26", lr=0.01, narrow=8)
 vision("deit_tiny_distilled_patch16_224", size=32, lr=0.02, num_heads=3, patch_size=8, **EMBED)
 vision("beit_base_patch16_224", size=32, lr=0.02, num_heads=3, patch_size=8, init_values=0.1, **EMBED)

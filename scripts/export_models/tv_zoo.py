@@ -18,9 +18,9 @@ def builder(name, factor, **options):
     return build
 
 
-def whole(name, factor=8, size=64, lr=1e-4, sample=None, wrap=Classifier, **options):
+def whole(name, factor=8, size=64, sample=None, wrap=Classifier, **options):
     build = builder(name, factor, **options)
-    model(sample or images(8, 3, size, CLASSES), name=f"tv_{name}", lr=lr)(lambda: wrap(build()))
+    model(sample or images(8, 3, size, CLASSES), name=f"tv_{name}", lr=1e-5, steps=3)(lambda: wrap(build()))
 
 
 for name in ("resnet34", "resnet50", "resnext50_32x4d", "wide_resnet50_2"):
