@@ -21,4 +21,5 @@ config = WhisperConfig(vocab_size=256, d_model=64, encoder_layers=2, decoder_lay
                        decoder_start_token_id=1, dropout=0, attn_implementation="eager")
 model = WhisperForConditionalGeneration(config)
 model.model.encoder.embed_positions.requires_grad_(True)   # frozen by default, which no exporter writes: see the page
-compare(WithLoss(model), {"input_features": torch.randn(16, 16, 64), "labels": torch.randint(2, 256, (16, 16))})
+compare(WithLoss(model), {"input_features": torch.randn(16, 16, 64), "labels": torch.randint(2, 256, (16, 16))},
+        exporters=["dynamo"])
