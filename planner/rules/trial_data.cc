@@ -1,13 +1,11 @@
 // The data that ShardCombine runs on: small shapes, random operands, random summands, comparison.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <set>
 
-#include "base/philox.h"
 #include "planner/rules/trial.h"
 
 namespace shardrun {
@@ -18,24 +16,28 @@ using Data = Evidence::Data;
 // Sizes that leave no shard of 2 or 3 empty (4 over 3 is 2, 2, 0), most of them uneven. 6 divides
 // evenly.
 constexpr int64_t kSizes[2][5] = {{5, 3, 7, 8, 10}, {6, 7, 5, 3, 9}};
+// Where many operands make much of those: a concatenation of twenty tensors.
+constexpr int64_t kManySizes[2][5] = {{5, 7, 3, 4, 6}, {6, 5, 4, 3, 7}};
 // Where those make too much: a patch of 16 x 16 that steps by 16 wants images of 48 at least.
 constexpr int64_t kLeastSizes[2][5] = {{3, 5, 4, 7, 6}, {5, 3, 7, 4, 8}};
 constexpr int64_t kTinySize = 4;            // when small sizes are refused, dims up to this stay,
 constexpr int64_t kKeptSize = 16;           // and then dims up to this
-constexpr int64_t kMostElements = 1 << 16;  // of all operands and results of one trial
+constexpr int64_t kManyElements = 1 << 13;  // of all operands and results of one trial
+constexpr int64_t kMostElements = 1 << 16;  // no trial has more
 
 int64_t small_size(const int64_t (&sizes)[2][5], int set, size_t index) {
   constexpr size_t kCount = std::size(kSizes[0]);
   return index < kCount ? sizes[set][index] : static_cast<int64_t>(index - kCount) + 11;
 }
 
-/// Uniform numbers from a counter; one per call.
+/// Uniform numbers by SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators",
+/// OOPSLA 2014), because summands of many tensors take millions of them; one per call.
 class Random {
  public:
-  Random(uint64_t seed, uint64_t stream) : stream_{seed, stream, 0} {}
+  Random(uint64_t seed, uint64_t stream) : state_(mixed(seed) ^ mixed(~stream)) {}
   double uniform() {
-    if (next_ % 4 == 0) block_ = stream_.block(next_ / 4);
-    return (static_cast<double>(block_[next_++ % 4]) + 0.5) * 0x1p-32;
+    state_ += 0x9E3779B97F4A7C15;
+    return (static_cast<double>(mixed(state_) >> 32) + 0.5) * 0x1p-32;
   }
   int64_t below(int64_t n) {
     return std::min<int64_t>(n - 1, static_cast<int64_t>(uniform() * static_cast<double>(n)));
@@ -43,9 +45,12 @@ class Random {
   bool coin() { return uniform() < 0.5; }
 
  private:
-  RandomStream stream_;
-  std::array<uint32_t, 4> block_{};
-  uint64_t next_ = 0;
+  static uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    return x ^ (x >> 31);
+  }
+  uint64_t state_;
 };
 
 template <class F>
@@ -168,9 +173,11 @@ std::vector<TensorType> shrink_each(const OpDef& def, const Node& node,
   return types();
 }
 
-int64_t elements(std::span<const TensorType> types) {
+/// Of all operands and results.
+int64_t elements(const SmallNode& small) {
   int64_t n = 0;
-  for (const TensorType& t : types) n += element_count(t.shape);
+  for (const TensorType& t : small.in) n += element_count(t.shape);
+  for (const TensorType& t : small.out) n += element_count(t.shape);
   return n;
 }
 
@@ -188,7 +195,8 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
     base.attrs = f64_attrs(node.attrs);
   }
   std::vector<SmallNode> found;
-  auto add = [&](std::vector<TensorType> types) {
+  // Nothing for sizes that this op does not take: others are tried.
+  const auto make = [&](std::vector<TensorType> types) -> std::optional<SmallNode> {
     SmallNode small{base, std::move(types), {}};
     try {
       if (def.shrink != nullptr && small.in != original)
@@ -197,17 +205,31 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
       if (def.shrink != nullptr && original.empty())
         small.node.attrs = def.shrink(base, original, small.in);
       small.out = def.infer(small.node, small.in);
-      if (elements(small.in) + elements(small.out) > kMostElements) return;
     } catch (const std::exception&) {
-      return;  // a size that this op does not take: another one is tried
+      return std::nullopt;
     }
-    const bool known = std::any_of(found.begin(), found.end(), [&](const SmallNode& s) {
-      return s.in == small.in && s.node.attrs == small.node.attrs;
-    });
-    if (!known) found.push_back(std::move(small));
+    return small;
   };
-  for (int set : size_sets)
-    add(with_sizes(original, [&](int64_t, size_t i) { return small_size(kSizes, set, i); }));
+  const auto keep = [&](std::optional<SmallNode> small) {
+    if (!small || elements(*small) > kMostElements) return;
+    const bool known = std::any_of(found.begin(), found.end(), [&](const SmallNode& s) {
+      return s.in == small->in && s.node.attrs == small->node.attrs;
+    });
+    if (!known) found.push_back(std::move(*small));
+  };
+  const auto add = [&](std::vector<TensorType> types) { keep(make(std::move(types))); };
+  for (int set : size_sets) {
+    const auto sized = [&](const int64_t(&sizes)[2][5]) {
+      return make(
+          with_sizes(original, [&](int64_t, size_t i) { return small_size(sizes, set, i); }));
+    };
+    std::optional<SmallNode> small = sized(kSizes);
+    if (small && elements(*small) > kManyElements) {
+      std::optional<SmallNode> fewer = sized(kManySizes);
+      if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
+    }
+    keep(std::move(small));
+  }
   for (int set : size_sets) {
     if (found.size() >= size_sets.size()) break;
     add(with_sizes(original, [&](int64_t d, size_t i) {

@@ -12,6 +12,7 @@ class Model:
     build: Callable
     sample: Callable              # a torch.Generator -> {name: tensor}, samples in dim 0
     lr: float = 0.05
+    steps: int = 10               # fewer of deep networks with batch normalisation, where rounding grows from step to step
     random: bool = False          # draws random numbers: compared by mean and deviation
     validates: bool = True        # has samples, of which some can be kept for a validation
     says: dict = field(default_factory=dict)  # exporter -> a pattern of the note or refusal that is to come
@@ -20,12 +21,11 @@ class Model:
         return re.compile(self.says[exporter]) if exporter in self.says else None
 
 
-# Why the default export of some models is refused: its optimiser computed ahead or took out what cannot be brought back.
-FOLDED = {"default": "which the exporter folded into .*though the model was in training mode"}
-COMPUTED = {"default": "by arithmetic, which would no longer be trained through"}
-REPEATED = {"default": "and repeats its numbers"}
-GONE = {"default": "nothing is left"}
-DETACHED = {"default": "was called with a detached value"}
+# Why a default export may be refused: its optimiser computed ahead, merged or took out what cannot be brought back.
+LOST = re.compile("which the exporter folded into .*though the model was in training mode|"
+                  "folded into ConvTranspose .*though the model was in training mode|"
+                  "by arithmetic, which would no longer be trained through|and repeats its numbers|nothing is left|"
+                  "was called with a detached value|was merged with|the two would train apart")
 
 _models = []
 
@@ -41,7 +41,8 @@ def model(sample, name=None, **options):
 def all_models():
     """The models, and the files that cannot be read for want of a package: {package: file}."""
     missing = {}
-    for file in ("basics", "losses", "stateful", "images", "timm_images", "sequences", "language", "outputs", "graphs"):
+    for file in ("basics", "losses", "stateful", "images", "tv_zoo", "timm_images", "sequences", "language", "outputs", "hf_text",
+                 "hf_senses", "graphs"):
         try:
             importlib.import_module(f"export_models.{file}")
         except ModuleNotFoundError as error:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_models import COMPUTED, DETACHED, FOLDED, GONE, model
+from export_models import model
 
 
 def rows(*shape, classes=0, name="x", target="y"):
@@ -49,7 +49,7 @@ def mlp_activations():
     return Classifier(*layers, nn.Linear(12, 5))
 
 
-@model(rows(16, 12, classes=5), says=FOLDED)
+@model(rows(16, 12, classes=5))
 def mlp_batch_norm():
     return Classifier(nn.Linear(12, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 32, bias=False),
                       nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 5))
@@ -75,7 +75,7 @@ class MlpZeroBias(nn.Module):
         return F.cross_entropy(self.head(x), y)
 
 
-@model(rows(16, 12, classes=5), says=GONE)
+@model(rows(16, 12, classes=5))
 class ScalarGains(nn.Module):
     """ReZero, and a temperature that begins at one."""
 
@@ -114,7 +114,7 @@ class Vae(nn.Module):
         return F.mse_loss(self.decode(z), x) + 0.1 * divergence
 
 
-@model(rows(16, 6), says=DETACHED | {"legacy": r"nor where detach\(\) was"})
+@model(rows(16, 6), says={"legacy": r"nor where detach\(\) was"})
 class VqVae(nn.Module):
     def __init__(self):
         super().__init__()
@@ -179,7 +179,7 @@ class Triplet(nn.Module):
         return F.triplet_margin_loss(self.encode(anchor), self.encode(positive), self.encode(negative))
 
 
-@model(pairs((12, 6), (12, 6)), says=COMPUTED)
+@model(pairs((12, 6), (12, 6)))
 class Contrastive(nn.Module):
     """CLIP's loss over the pairs of a batch, with a learned temperature."""
 
@@ -213,7 +213,7 @@ class GanDiscriminator(nn.Module):
                 + F.binary_cross_entropy_with_logits(fake, torch.zeros_like(fake)))
 
 
-@model(pairs((8, 6), (8, 5), ("dense", "score")), says=COMPUTED)
+@model(pairs((8, 6), (8, 5), ("dense", "score")))
 class WeightNorm(nn.Module):
     def __init__(self):
         super().__init__()
@@ -224,7 +224,7 @@ class WeightNorm(nn.Module):
         return F.mse_loss(self.b(torch.tanh(self.a(dense))), score)
 
 
-@model(pairs((8, 6), (8, 5), ("dense", "score")), says=COMPUTED)
+@model(pairs((8, 6), (8, 5), ("dense", "score")))
 class SpectralNorm(nn.Module):
     def __init__(self):
         super().__init__()
@@ -235,7 +235,7 @@ class SpectralNorm(nn.Module):
         return F.mse_loss(self.b(torch.tanh(self.a(dense))), score)
 
 
-@model(pairs((8, 6), (8, 6), ("dense", "score")), says=COMPUTED)
+@model(pairs((8, 6), (8, 6), ("dense", "score")))
 class Orthogonal(nn.Module):
     """A rotation by Cayley's map of a skew matrix, written out."""
 
@@ -348,7 +348,7 @@ class DeepSets(nn.Module):
         return F.mse_loss(self.head(pooled), y)
 
 
-@model(pairs((8, 6), (8, 4)), says=COMPUTED)
+@model(pairs((8, 6), (8, 4)))
 class Bilinear(nn.Module):
     """Bilinear products, low-rank updates of a frozen matrix, and a highway."""
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
 
-from export_models import COMPUTED, DETACHED, model
+from export_models import model
 
 NODES, FEATURES = 9, 5
 
@@ -35,12 +35,12 @@ def nodes(name, *layers, **options):
 
 nodes("gcn", lambda: pyg.GCNConv(FEATURES, 8, add_self_loops=False), lambda: pyg.GCNConv(8, 3, add_self_loops=False))
 nodes("gat", lambda: pyg.GATConv(FEATURES, 4, heads=2, add_self_loops=False),
-      lambda: pyg.GATConv(8, 3, add_self_loops=False, concat=False), says=DETACHED)
+      lambda: pyg.GATConv(8, 3, add_self_loops=False, concat=False))
 nodes("gatv2", lambda: pyg.GATv2Conv(FEATURES, 4, heads=2, add_self_loops=False),
-      lambda: pyg.GATv2Conv(8, 3, add_self_loops=False, concat=False), says=DETACHED)
+      lambda: pyg.GATv2Conv(8, 3, add_self_loops=False, concat=False))
 nodes("sage", lambda: pyg.SAGEConv(FEATURES, 8), lambda: pyg.SAGEConv(8, 3))
 nodes("sage_max", lambda: pyg.SAGEConv(FEATURES, 8, aggr="max"), lambda: pyg.SAGEConv(8, 3, aggr="max"))
 nodes("gin", lambda: pyg.GINConv(nn.Sequential(nn.Linear(FEATURES, 8), nn.ReLU(), nn.Linear(8, 8)), train_eps=True),
-      lambda: pyg.GINConv(nn.Linear(8, 3)), lr=0.02, says=COMPUTED | {"legacy": "'layers.0.eps', 'layers.1.eps' train"})
+      lambda: pyg.GINConv(nn.Linear(8, 3)), lr=0.02, says={"legacy": "'layers.0.eps', 'layers.1.eps' train"})
 nodes("graph_conv", lambda: pyg.GraphConv(FEATURES, 8), lambda: pyg.GraphConv(8, 3, aggr="mean"))
-nodes("transformer", lambda: pyg.TransformerConv(FEATURES, 4, heads=2), lambda: pyg.TransformerConv(8, 3), says=DETACHED)
+nodes("transformer", lambda: pyg.TransformerConv(FEATURES, 4, heads=2), lambda: pyg.TransformerConv(8, 3))

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 from torchvision import models as tv
 
-from export_models import FOLDED, REPEATED, model
+from export_models import model
 
 
 def images(count, channels, size, classes):
@@ -41,13 +41,13 @@ def conv_plain():
                   nn.Conv2d(8, 8, 3, padding=1, padding_mode="circular"), nn.ReLU(), width=8)
 
 
-@model(images(8, 3, 12, 4), says=FOLDED)
+@model(images(8, 3, 12, 4))
 def conv_batch_norm():
     return pooled(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, bias=False),
                   nn.BatchNorm2d(8, momentum=0.3, eps=1e-3), nn.ReLU(), width=8)
 
 
-@model(images(8, 3, 12, 4), says={"default": "folded into ConvTranspose .*though the model was in training mode"})
+@model(images(8, 3, 12, 4))
 def conv_transpose_batch_norm():
     return pooled(nn.ConvTranspose2d(3, 8, 3, stride=2, output_padding=1), nn.BatchNorm2d(8), nn.ReLU(),
                   nn.ConvTranspose2d(8, 8, 2, groups=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(), width=8)
@@ -88,7 +88,7 @@ class Residual(nn.Module):
         return F.relu(self.body(x) + self.skip(x))
 
 
-@model(images(8, 3, 12, 4), says=FOLDED)
+@model(images(8, 3, 12, 4))
 def residual():
     return pooled(Residual(3, 8, 1), Residual(8, 8, 1), Residual(8, 16, 2), width=16)
 
@@ -179,7 +179,7 @@ class Patches(nn.Module):
         return self.head(self.norm(self.layers(x))[:, 0])
 
 
-@model(images(6, 3, 12, 4), says=REPEATED)
+@model(images(6, 3, 12, 4))
 def vit_own():
     return Classifier(Patches())
 
@@ -205,21 +205,21 @@ def vision(name, build, size=64, lr=0.002, count=8, **options):
     model(images(count, 3, size, 4), name=name, lr=lr, **options)(lambda: Classifier(build()))
 
 
-vision("tv_resnet18", lambda: tv.resnet18(num_classes=4, norm_layer=nn.BatchNorm2d), lr=2e-5, says=FOLDED)
+vision("tv_resnet18", lambda: tv.resnet18(num_classes=4, norm_layer=nn.BatchNorm2d), lr=2e-5)
 vision("tv_resnet_groups", lambda: tv.ResNet(tv.resnet.Bottleneck, [1, 1, 1, 1], num_classes=4, groups=4,
-                                             width_per_group=8), lr=1e-5, says=FOLDED)
+                                             width_per_group=8), lr=1e-5)
 vision("tv_mobilenet_v2", lambda: tv.MobileNetV2(num_classes=4, width_mult=0.35, dropout=0.0, inverted_residual_setting=[
-    [1, 8, 1, 1], [6, 12, 2, 2], [6, 16, 1, 2]]), says=FOLDED)
-vision("tv_mobilenet_v3", lambda: tv.mobilenet_v3_small(num_classes=4, width_mult=0.5, dropout=0.0), says=FOLDED)
+    [1, 8, 1, 1], [6, 12, 2, 2], [6, 16, 1, 2]]))
+vision("tv_mobilenet_v3", lambda: tv.mobilenet_v3_small(num_classes=4, width_mult=0.5, dropout=0.0))
 vision("tv_efficientnet", lambda: tv.EfficientNet(
     [tv.efficientnet.MBConvConfig(1, 3, 1, 8, 8, 1, 1.0, 1.0), tv.efficientnet.MBConvConfig(4, 5, 2, 8, 12, 2, 1.0, 1.0)],
-    dropout=0.0, stochastic_depth_prob=0.0, num_classes=4, last_channel=32), says=FOLDED)
-vision("tv_densenet", lambda: tv.DenseNet(8, (2, 2), 8, drop_rate=0, num_classes=4), says=FOLDED)
+    dropout=0.0, stochastic_depth_prob=0.0, num_classes=4, last_channel=32))
+vision("tv_densenet", lambda: tv.DenseNet(8, (2, 2), 8, drop_rate=0, num_classes=4))
 vision("tv_squeezenet", lambda: tv.squeezenet1_1(num_classes=4, dropout=0.0), lr=1e-4)
-vision("tv_shufflenet", lambda: tv.ShuffleNetV2([1, 2, 1], [8, 16, 24, 32, 32], num_classes=4), says=FOLDED)
-vision("tv_googlenet", lambda: tv.GoogLeNet(num_classes=4, aux_logits=False, init_weights=False, dropout=0.0), lr=1e-7, says=FOLDED)
+vision("tv_shufflenet", lambda: tv.ShuffleNetV2([1, 2, 1], [8, 16, 24, 32, 32], num_classes=4))
+vision("tv_googlenet", lambda: tv.GoogLeNet(num_classes=4, aux_logits=False, init_weights=False, dropout=0.0), lr=1e-7)
 vision("tv_convnext", lambda: tv.ConvNeXt([tv.convnext.CNBlockConfig(8, 16, 1), tv.convnext.CNBlockConfig(16, None, 1)],
                                           stochastic_depth_prob=0.0, num_classes=4))
 vision("tv_swin", lambda: tv.SwinTransformer([2, 2], 16, [1, 1], [2, 2], [4, 4], stochastic_depth_prob=0.0, num_classes=4),
-       size=32, lr=0.02, says=REPEATED)
-vision("tv_vit", lambda: tv.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=4), size=32, says=REPEATED)
+       size=32, lr=0.02)
+vision("tv_vit", lambda: tv.VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=4), size=32)

@@ -6,7 +6,7 @@ import transformers as hf
 from torch import nn
 from torch.nn import functional as F
 
-from export_models import GONE, REPEATED, model
+from export_models import model
 
 VOCAB, TIME, WIDTH, HEADS = 40, 8, 16, 4
 
@@ -109,7 +109,7 @@ class LlamaOwn(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-@model(tokens, says={"default": "was merged with 'layer_norm'"})
+@model(tokens)
 class Parallel(nn.Module):
     """GPT-J's block: attention and perceptron side by side, behind two norms of the same, and ALiBi's slopes."""
 
@@ -175,11 +175,11 @@ causal("mixtral", lambda: hf.MixtralConfig(num_key_value_heads=2, num_local_expe
        experts="batched_mm")
 causal("qwen2", lambda: hf.Qwen2Config(num_key_value_heads=2, tie_word_embeddings=True, **COMMON))
 causal("qwen3", lambda: hf.Qwen3Config(num_key_value_heads=2, head_dim=8, **COMMON))
-causal("gemma2", lambda: hf.Gemma2Config(num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, **COMMON), lr=0.01, says=GONE)
+causal("gemma2", lambda: hf.Gemma2Config(num_key_value_heads=2, head_dim=8, query_pre_attn_scalar=8, **COMMON), lr=0.01)
 causal("phi", lambda: hf.PhiConfig(resid_pdrop=0.0, embd_pdrop=0.0, **COMMON))
-causal("gpt_neox", lambda: hf.GPTNeoXConfig(hidden_dropout=0.0, attention_dropout=0.0, **COMMON), says={"default": "was merged with 'layer_norm'"})
+causal("gpt_neox", lambda: hf.GPTNeoXConfig(hidden_dropout=0.0, attention_dropout=0.0, **COMMON))
 causal("opt", lambda: hf.OPTConfig(vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, ffn_dim=32,
-                                   max_position_embeddings=16, dropout=0.0, word_embed_proj_dim=WIDTH), says=REPEATED)
+                                   max_position_embeddings=16, dropout=0.0, word_embed_proj_dim=WIDTH))
 
 
 class Masked(nn.Module):
@@ -198,10 +198,10 @@ def masked(name, config, lr=0.05, **options):
 
 
 ENCODER = {k: v for k, v in COMMON.items() if k != "use_cache"} | NO_DROPOUT
-masked("bert", lambda: hf.BertConfig(**ENCODER), says=REPEATED)
+masked("bert", lambda: hf.BertConfig(**ENCODER))
 masked("roberta", lambda: hf.RobertaConfig(**ENCODER))
-masked("albert", lambda: hf.AlbertConfig(embedding_size=8, **ENCODER), says=REPEATED)
-masked("electra", lambda: hf.ElectraConfig(embedding_size=8, **ENCODER), says=REPEATED)
+masked("albert", lambda: hf.AlbertConfig(embedding_size=8, **ENCODER))
+masked("electra", lambda: hf.ElectraConfig(embedding_size=8, **ENCODER))
 masked("distilbert", lambda: hf.DistilBertConfig(vocab_size=VOCAB, dim=WIDTH, n_layers=2, n_heads=HEADS, hidden_dim=32, dropout=0.0,
                                                  attention_dropout=0.0, max_position_embeddings=16))
 
@@ -222,12 +222,12 @@ def translator(name, config, lr=0.05, **options):
 
 
 translator("t5", lambda: hf.T5Config(vocab_size=VOCAB, d_model=WIDTH, d_kv=4, d_ff=32, num_layers=2, num_heads=HEADS, dropout_rate=0.0,
-                                     relative_attention_num_buckets=8, decoder_start_token_id=0), says=GONE)
+                                     relative_attention_num_buckets=8, decoder_start_token_id=0))
 translator("bart", lambda: hf.BartConfig(vocab_size=VOCAB, d_model=WIDTH, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4,
                                          decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, dropout=0.0,
                                          max_position_embeddings=16, pad_token_id=0, bos_token_id=1, eos_token_id=1,
                                          decoder_start_token_id=1, forced_eos_token_id=1),
-           says=GONE | {"legacy": "'network.final_logits_bias' train"})
+           says={"legacy": "'network.final_logits_bias' train"})
 
 
 # ---- images, and both
@@ -251,15 +251,15 @@ def vision(name, config, lr=0.05, **options):
 
 
 vision("vit", lambda: hf.ViTConfig(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, intermediate_size=32,
-                                   image_size=16, patch_size=4, num_labels=3, **NO_DROPOUT), says=REPEATED)
+                                   image_size=16, patch_size=4, num_labels=3, **NO_DROPOUT))
 vision("swin", lambda: hf.SwinConfig(image_size=16, patch_size=2, embed_dim=8, depths=[2, 1], num_heads=[2, 4], window_size=4,
-                                     drop_path_rate=0.0, num_labels=3, **NO_DROPOUT), says=REPEATED)
+                                     drop_path_rate=0.0, num_labels=3, **NO_DROPOUT))
 model(images, name="hf_convnext", lr=0.05)(lambda: Vision(hf.ConvNextForImageClassification(
     hf.ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=2, drop_path_rate=0.0, num_labels=3,
                       layer_scale_init_value=0.1))))
 
 
-@model(says=REPEATED, sample=lambda g: {"pixels": torch.randn(4, 3, 16, 16, generator=g), "words": torch.randint(2, VOCAB, (4, 6), generator=g)})
+@model(sample=lambda g: {"pixels": torch.randn(4, 3, 16, 16, generator=g), "words": torch.randint(2, VOCAB, (4, 6), generator=g)})
 class HfClip(nn.Module):
     def __init__(self):
         super().__init__()

@@ -4,7 +4,7 @@ import transformers as hf
 from torch import nn
 from torch.nn import functional as F
 
-from export_models import GONE, REPEATED, model
+from export_models import model
 from export_models.language import COMMON, HEADS, NO_DROPOUT, TIME, VOCAB, WIDTH, Block, tokens
 
 
@@ -83,13 +83,12 @@ labelled("gpt2", hf.AutoModelForCausalLM, lambda: hf.GPT2Config(
     vocab_size=VOCAB, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=16, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
     use_cache=False, bos_token_id=1, eos_token_id=1))
 labelled("llama", hf.AutoModelForCausalLM, lambda: hf.LlamaConfig(num_key_value_heads=2, **COMMON))
-labelled("bert", hf.AutoModelForMaskedLM, lambda: hf.BertConfig(**ENCODER), says=REPEATED)
-labelled("bert_tokens", hf.AutoModelForTokenClassification, lambda: hf.BertConfig(num_labels=VOCAB, **ENCODER),
-         says=REPEATED)
+labelled("bert", hf.AutoModelForMaskedLM, lambda: hf.BertConfig(**ENCODER))
+labelled("bert_tokens", hf.AutoModelForTokenClassification, lambda: hf.BertConfig(num_labels=VOCAB, **ENCODER))
 labelled("bert_classes", hf.AutoModelForSequenceClassification,
-         lambda: hf.BertConfig(num_labels=3, problem_type="single_label_classification", **ENCODER), classes, says=REPEATED)
+         lambda: hf.BertConfig(num_labels=3, problem_type="single_label_classification", **ENCODER), classes)
 labelled("bert_score", hf.AutoModelForSequenceClassification,
-         lambda: hf.BertConfig(num_labels=1, problem_type="regression", **ENCODER), scores, says=REPEATED)
+         lambda: hf.BertConfig(num_labels=1, problem_type="regression", **ENCODER), scores)
 labelled("t5", hf.AutoModelForSeq2SeqLM, lambda: hf.T5Config(
     vocab_size=VOCAB, d_model=WIDTH, d_kv=4, d_ff=32, num_layers=1, num_heads=HEADS, dropout_rate=0.0, use_cache=False,
-    relative_attention_num_buckets=8, decoder_start_token_id=0), says=GONE)
+    relative_attention_num_buckets=8, decoder_start_token_id=0))

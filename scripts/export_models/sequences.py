@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_models import COMPUTED, REPEATED, model
+from export_models import model
 
 VOCAB, TIME, WIDTH = 20, 6, 12
 
@@ -28,12 +28,12 @@ class Tagger(nn.Module):
         return F.cross_entropy(self.head(self.network(self.tokens(idx))[0]).flatten(0, 1), labels.flatten())
 
 
-@model(tokens, says={"default": "the two would train apart"})
+@model(tokens)
 def rnn_tanh():
     return Tagger(nn.RNN(WIDTH, 10, batch_first=True), 10)
 
 
-@model(tokens, says=REPEATED)
+@model(tokens)
 def rnn_relu():
     return Tagger(nn.RNN(WIDTH, 10, nonlinearity="relu", batch_first=True, bias=False), 10)
 
@@ -106,7 +106,7 @@ class WaveNet(nn.Module):
         return F.cross_entropy(self.head(F.relu(total)[..., -1]), y)
 
 
-@model(series, says=COMPUTED)
+@model(series)
 class Tcn(nn.Module):
     """weight_norm around convolutions in time."""
 
@@ -150,7 +150,7 @@ class NnTransformer(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
-@model(tokens, says=COMPUTED)
+@model(tokens)
 class Multihead(nn.Module):
     """nn.MultiheadAttention with keys and values of another width, and with biases of their own."""
 
@@ -168,7 +168,7 @@ class Multihead(nn.Module):
         return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
 
 
-@model(tokens, says=COMPUTED)
+@model(tokens)
 class StateSpace(nn.Module):
     """A selective state space, scanned in time, as of Mamba."""
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_models import COMPUTED, FOLDED, model
+from export_models import model
 
 # What the newer exporter's optimiser makes of the arithmetic on a first content.
 AHEAD = {"default": "optimiser computed ahead with the first contents"}
@@ -62,7 +62,7 @@ class EmaTwice(nn.Module):
         return F.mse_loss(self.out(torch.tanh(a) * torch.tanh(b)), y)
 
 
-@model(pairs, says=COMPUTED)
+@model(pairs)
 class MomentumEncoder(nn.Module):
     """MoCo's second encoder, which follows the first."""
 
@@ -100,7 +100,7 @@ class KeyQueue(nn.Module):
         return F.cross_entropy(logits / 0.5, torch.zeros(8, dtype=torch.long)) + F.mse_loss(q, y), self.queue
 
 
-@model(pairs, says=COMPUTED)
+@model(pairs)
 class SpectralPair(nn.Module):
     """Spectral norm around a layer that sees two inputs, and around a convolution."""
 
@@ -128,7 +128,7 @@ class InstanceStatistics(nn.Module):
         return F.cross_entropy(self.head(F.relu(self.norm(self.conv(x))).amax((2, 3))), y)
 
 
-@model(images, says=FOLDED | {"legacy": "was exported with momentum 0"})
+@model(images, says={"legacy": "was exported with momentum 0"})
 class NormTwice(nn.Module):
     """A batch normalisation that two inputs pass, and one that averages over all batches (momentum=None)."""
 

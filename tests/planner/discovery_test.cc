@@ -9,6 +9,7 @@
 #include <set>
 
 #include "kernels/kernel.h"
+#include "planner/rules/trial.h"
 
 namespace shardrun {
 namespace {
@@ -598,6 +599,22 @@ TEST(Discovery, OfManyOperandsAndResults) {
     }
     EXPECT_LT(rule->options.size(), 10u);
     EXPECT_LT(rule->kernel_runs, 10 * kMany);
+  }
+}
+
+/// A dense block's last concat has 25 images: trials with the sizes of an ordinary op would have
+/// 95,000 numbers.
+TEST(Discovery, TrialsOfManyOperandsStaySmall) {
+  const Node concat = node("concat", {{"axis", int64_t{1}}});
+  std::vector<TensorType> images(25, f32({8, 32, 16, 16}));
+  images[0] = f32({8, 64, 16, 16});
+  const std::vector<SmallNode> trials = small_nodes(concat, images, {0, 1}, true);
+  ASSERT_EQ(trials.size(), 2u);
+  for (const SmallNode& trial : trials) {
+    int64_t numbers = 0;
+    for (const TensorType& t : trial.in) numbers += element_count(t.shape);
+    for (const TensorType& t : trial.out) numbers += element_count(t.shape);
+    EXPECT_LT(numbers, 16'000);
   }
 }
 
