@@ -41,7 +41,8 @@ def model(sample, name=None, **options):
 def all_models():
     """The models, and the files that cannot be read for want of a package: {package: file}."""
     missing = {}
-    for file in ("basics", "losses", "stateful", "images", "timm_images", "sequences", "language", "outputs", "graphs"):
+    for file in ("basics", "losses", "stateful", "images", "timm_images", "sequences", "language", "outputs", "graphs",
+                 "operators"):
         try:
             importlib.import_module(f"export_models.{file}")
         except ModuleNotFoundError as error:
