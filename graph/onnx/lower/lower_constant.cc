@@ -205,7 +205,7 @@ void scan(NodeContext& c) {
 constexpr Lowering kConstantLowerings[] = {
     {"Constant", 1, constant}, {"ConstantOfShape", 9, constant_of_shape},
     {"Range", 11, range},      {"If", 11, if_known},
-    {"Loop", 11, loop_known},  {"Scan", 11, scan}};
+    {"Loop", 11, loop_known},  {"Scan", 9, scan}};
 
 }  // namespace
 

@@ -175,6 +175,8 @@ void affine_grid(NodeContext& c) {
   SR_REQUIRE(size.size() == 4 || size.size() == 5, invalid_input, "size is ", to_string(size),
              ", wanted [N, C, H, W] or [N, C, D, H, W]");
   const Shape sizes(size.begin() + 2, size.end());
+  for (int64_t n : sizes)
+    SR_REQUIRE(n >= 1, invalid_input, "size is ", to_string(size), ", wanted positive numbers");
   const auto dims = static_cast<int64_t>(sizes.size());
   SR_REQUIRE((b.shape(theta) == Shape{size[0], dims, dims + 1}), invalid_input, "theta is ",
              b.type(theta), ", wanted ", to_string(Shape{size[0], dims, dims + 1}));
@@ -202,6 +204,17 @@ void affine_grid(NodeContext& c) {
 
 // ---- Col2Im ----
 
+/// PyTorch's older exporter writes the padding of a fold dim by dim, [p, p, q, q] in place of
+/// [p, q, p, q]. PyTorch itself has the same on both sides of a dim.
+void repair_pads(NodeContext& c, std::vector<Window>& windows) {
+  if (windows.size() != 2 || !c.report.producer.starts_with("pytorch")) return;
+  Window &rows = windows[0], &columns = windows[1];
+  if (rows.low != columns.low || rows.high != columns.high || rows.low == rows.high) return;
+  columns.low = columns.high = rows.high;
+  rows.high = rows.low;
+  c.restored(str("padding=(", rows.low, ", ", columns.low, ")"));
+}
+
 /// Columns [N, C · block, blocks] added up where they come from: [N, C, …image].
 void col_to_image(NodeContext& c) {
   Builder& b = c.b;
@@ -209,7 +222,13 @@ void col_to_image(NodeContext& c) {
   const Shape image = c.ints(1, "image_shape"), block = c.ints(2, "block_shape");
   SR_REQUIRE(!image.empty() && image.size() == block.size(), invalid_input, "image_shape is ",
              to_string(image), ", block_shape ", to_string(block), "; wanted as many dims");
-  const std::vector<Window> windows = read_windows(c, image, block);
+  constexpr int64_t kMost = int64_t{1} << 31;
+  for (const Shape* dims : {&image, &block})
+    for (int64_t dim : *dims)
+      SR_REQUIRE(dim >= 1 && dim < kMost, invalid_input, "image_shape is ", to_string(image),
+                 ", block_shape ", to_string(block), "; wanted positive numbers below 2^31");
+  std::vector<Window> windows = read_windows(c, image, block);
+  repair_pads(c, windows);
   Shape counts, padded;
   for (size_t d = 0; d < windows.size(); ++d) {
     counts.push_back(std::max<int64_t>(windows[d].count(image[d]), 0));

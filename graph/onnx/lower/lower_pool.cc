@@ -306,6 +306,8 @@ V filtered(NodeContext& c, V x, int64_t axis, const std::vector<double>& positio
   Builder& b = c.b;
   const int64_t from = b.shape(x)[static_cast<size_t>(axis)];
   const auto to = static_cast<int64_t>(positions.size());
+  SR_REQUIRE(from <= kMostResized, unsupported, "dim ", axis, " of ", b.type(x),
+             " is too long for antialias");
   b.budget.check(from * to * 2 * static_cast<int64_t>(sizeof(double)), "the filter of a Resize");
   std::vector<double> matrix(static_cast<size_t>(from * to), 0.0);
   const double reach = (a == 0 ? 1 : 2) / scale;

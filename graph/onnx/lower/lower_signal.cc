@@ -1,5 +1,6 @@
-// Lowering of Fourier transforms, as products with constant matrices of cosines and sines: DFT and
+// Lowering of Fourier transforms, as products with matrices of cosines and sines: DFT and
 // STFT; and of the windows that go with them.
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
@@ -10,8 +11,8 @@
 namespace shardrun::importer {
 namespace {
 
-/// Of a matrix, which the graph keeps: 2,048 real numbers, or 1,024 complex ones.
-constexpr int64_t kMostNumbers = int64_t{1} << 22;
+/// Of a matrix: 8,192 real numbers go in, or 4,096 complex ones.
+constexpr int64_t kMostNumbers = int64_t{1} << 26;
 
 struct Transform {
   int64_t from = 0, to = 0;  // numbers that go in and come out
@@ -21,40 +22,48 @@ struct Transform {
   bool real = false;  // only the real part comes out, of an inverse transform of half a spectrum
 };
 
-/// [from · parts, to · parts]: numbers times it are their transform. Of half a spectrum, `from`
-/// numbers stand for the others, too, which are their conjugates.
-Tensor matrix_of(const Transform& t) {
-  const int64_t out_parts = t.real ? 1 : 2, width = t.to * out_parts;
-  std::vector<double> m(static_cast<size_t>(t.from * t.parts * width));
-  for (int64_t n = 0; n < t.from; ++n) {
-    for (int64_t k = 0; k < t.to; ++k) {
-      const double turn = static_cast<double>(n * k % t.length) / static_cast<double>(t.length);
-      double scale = t.inverse ? 1 / static_cast<double>(t.length) : 1;
-      const bool has_twin = n > 0 && 2 * n != t.length;
-      if (t.real && has_twin) scale *= 2;
-      const double cosine = scale * std::cos(2 * std::numbers::pi * turn);
-      const double sine =
-          scale * std::sin(2 * std::numbers::pi * turn) * (t.inverse ? 1 : -1);  // of exp(±i…)
-      const auto at = [&](int64_t part, int64_t out) -> double& {
-        return m[static_cast<size_t>(((n * t.parts + part) * t.to + k) * out_parts + out)];
-      };
-      at(0, 0) = cosine;
-      if (out_parts == 2) at(0, 1) = sine;
-      if (t.parts == 1) continue;
-      at(1, 0) = -sine;
-      if (out_parts == 2) at(1, 1) = cosine;
-    }
-  }
-  return Tensor::from(Shape{t.from * t.parts, width}, m, DType::f64);
+/// What each number counts, [from, 1]. Of half a spectrum, most stand for their conjugates, too.
+V scales(Builder& b, const Transform& t, DType dtype) {
+  std::vector<double> out(static_cast<size_t>(t.from), 1 / static_cast<double>(t.length));
+  for (int64_t n = 1; t.real && n < t.from; ++n)
+    if (2 * n != t.length) out[static_cast<size_t>(n)] *= 2;
+  return b.constant(convert(Tensor::from(Shape{t.from, 1}, out, DType::f64), dtype));
 }
 
-V constant_matrix(NodeContext& c, const Transform& t, DType dtype) {
-  const int64_t numbers = t.from * t.parts * t.to * (t.real ? 1 : 2);
+/// [from · parts, to · parts]: numbers times it are their transform. Of cosines and sines of
+/// 2 pi n k / length, of which whole turns are left out while they are integers. Small ones become
+/// constants; equal ones are computed once.
+V matrix_of(NodeContext& c, const Transform& t, DType dtype) {
+  Builder& b = c.b;
+  const int64_t most = std::min(t.length, kMostNumbers);  // beyond, the product might overflow
+  const int64_t out_parts = t.real ? 1 : 2;
+  const int64_t numbers = std::min(t.from, most) * t.parts * std::min(t.to, most) * out_parts;
   SR_REQUIRE(numbers <= kMostNumbers, unsupported, "transforms ", t.length,
              " numbers, as a product with a matrix of ", numbers, ", wanted at most ", kMostNumbers,
              "; transform shorter pieces");
-  c.b.budget.check(numbers * 2 * static_cast<int64_t>(sizeof(double)), "the matrix of a transform");
-  return c.b.constant(convert(matrix_of(t), dtype));
+  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const auto length = static_cast<double>(t.length);
+  const V product = b.add("mul", {b.reshape(b.iota(t.from, 0, 1), {t.from, 1}),
+                                  b.reshape(b.iota(t.to, 0, 1), {1, t.to})});
+  const V turn = b.add("mod", {product, b.ints({t.length})}, {{"fmod", int64_t{0}}});
+  const V is_late = b.with("greater", b.with("mul", turn, 2), length);
+  const V nearest = b.add("where", {is_late, b.with("sub", turn, length), turn});
+  const V angle = b.with("mul", b.cast(nearest, wide), 2 * std::numbers::pi / length);
+  V cosine = b.add("cos", {angle}), sine = b.add("sin", {angle});
+  if (t.inverse) {
+    const V scale = scales(b, t, wide);
+    cosine = b.add("mul", {cosine, scale}), sine = b.add("mul", {sine, scale});
+  } else {
+    sine = b.add("neg", {sine});
+  }
+  const auto row = [&](V real, V imaginary) {  // [from, 1, to, out_parts]
+    const Shape shape = {t.from, 1, t.to, 1};
+    if (t.real) return b.reshape(real, shape);
+    return b.concat({b.reshape(real, shape), b.reshape(imaginary, shape)}, 3);
+  };
+  V matrix = row(cosine, sine);
+  if (t.parts == 2) matrix = b.concat({matrix, row(b.add("neg", {sine}), cosine)}, 1);
+  return b.cast(b.reshape(matrix, {t.from * t.parts, t.to * out_parts}), dtype);
 }
 
 /// Cut, or filled up with zeros, to `length` along a dim.
@@ -107,7 +116,7 @@ void dft(NodeContext& c) {
   shape.resize(static_cast<size_t>(rank) - 2);
   Shape flat = shape;
   flat.push_back(t.from * parts);
-  rows = b.matmul(b.reshape(rows, flat), constant_matrix(c, t, b.dtype(x)));
+  rows = b.matmul(b.reshape(rows, flat), matrix_of(c, t, b.dtype(x)));
   shape.push_back(t.to), shape.push_back(t.real ? 1 : 2);
   std::vector<int64_t> back(static_cast<size_t>(rank));
   for (int64_t d = 0; d < rank; ++d) back[static_cast<size_t>(perm[static_cast<size_t>(d)])] = d;
@@ -142,7 +151,7 @@ void stft(NodeContext& c) {
   Transform t;
   t.from = t.length = size, t.to = half ? size / 2 + 1 : size, t.parts = shape[2];
   const V flat = b.reshape(framed, {shape[0], frames, size * shape[2]});
-  c.out(b.reshape(b.matmul(flat, constant_matrix(c, t, b.dtype(x))), {shape[0], frames, t.to, 2}));
+  c.out(b.reshape(b.matmul(flat, matrix_of(c, t, b.dtype(x))), {shape[0], frames, t.to, 2}));
 }
 
 /// Sums of cosines: HannWindow, HammingWindow, BlackmanWindow.
@@ -157,6 +166,8 @@ void window(NodeContext& c) {
   std::vector<double> terms = {0.5, -0.5};
   if (c.op() == "HammingWindow") terms = {25.0 / 46, -21.0 / 46};
   if (c.op() == "BlackmanWindow") terms = {0.42, -0.5, 0.08};
+  SR_REQUIRE(c.b.budget.spend(4 * static_cast<double>(n)), unsupported,
+             "its windows take more operations than the import of a file may");
   std::vector<double> out(static_cast<size_t>(n), 0.0);
   const double whole = std::max<double>(static_cast<double>(periodic ? n : n - 1), 1);
   for (int64_t i = 0; i < n; ++i)

@@ -137,7 +137,8 @@ bool are_all_positions(Builder& b, const Picked& rows, const Shape& shape) {
   if (rows.positions_in == dims) return true;
   const Tensor* known = b.known(rows.all);
   const Shape strides = row_major_strides(dims);
-  bool same = known != nullptr && b.shape(rows.all)[0] == element_count(dims);
+  bool same = known != nullptr && b.shape(rows.all)[0] == element_count(dims) &&
+              b.budget.spend(static_cast<double>(known->count()));
   for (int64_t i = 0; same && i < known->count(); ++i) {
     const auto d = static_cast<size_t>(i) % k;
     same = known->int_at(i) == i / static_cast<int64_t>(k) / strides[d] % dims[d];
