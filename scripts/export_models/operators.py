@@ -106,6 +106,8 @@ picked("flattened", masked, flattened, says=GONE)
 picked("select", masked, lambda m, x, y, k: (m.body(x) - y).square().masked_select(k.unsqueeze(-1)).mean())
 picked("logarithms", masked, logarithms)
 picked("two_masks", masked, two_masks)
+picked("one", masked, lambda m, x, y, k: m.body(x)[k][0].square().sum(),
+       says=dict.fromkeys(("dynamo", "default", "legacy"), "Gather is not of each row alone"))
 picked("soft", masked, lambda m, x, y, k: F.cross_entropy(m.body(x)[k], y.softmax(-1)[k]))
 
 

@@ -31,9 +31,10 @@ V scales(Builder& b, const Transform& t, DType dtype) {
 }
 
 /// [from · parts, to · parts]: numbers times it are their transform. Of cosines and sines of
-/// 2 pi n k / length, of which whole turns are left out while they are integers. Small ones become
-/// constants; equal ones are computed once.
+/// 2 pi n k / length, of which whole turns are left out while they are integers. Small matrices are
+/// constants, of f64 before they are rounded; large ones are computed, equal ones once.
 V matrix_of(NodeContext& c, const Transform& t, DType dtype) {
+  constexpr int64_t kSmallMatrix = int64_t{1} << 16;
   Builder& b = c.b;
   const int64_t most = std::min(t.length, kMostNumbers);  // beyond, the product might overflow
   const int64_t out_parts = t.real ? 1 : 2;
@@ -41,29 +42,35 @@ V matrix_of(NodeContext& c, const Transform& t, DType dtype) {
   SR_REQUIRE(numbers <= kMostNumbers, unsupported, "transforms ", t.length,
              " numbers, as a product with a matrix of ", numbers, ", wanted at most ", kMostNumbers,
              "; transform shorter pieces");
-  const DType wide = dtype == DType::f64 ? DType::f64 : DType::f32;
+  const DType wide = dtype == DType::f64 || numbers <= kSmallMatrix ? DType::f64 : DType::f32;
   const auto length = static_cast<double>(t.length);
-  const V product = b.add("mul", {b.reshape(b.iota(t.from, 0, 1), {t.from, 1}),
-                                  b.reshape(b.iota(t.to, 0, 1), {1, t.to})});
-  const V turn = b.add("mod", {product, b.ints({t.length})}, {{"fmod", int64_t{0}}});
-  const V is_late = b.with("greater", b.with("mul", turn, 2), length);
-  const V nearest = b.add("where", {is_late, b.with("sub", turn, length), turn});
-  const V angle = b.with("mul", b.cast(nearest, wide), 2 * std::numbers::pi / length);
-  V cosine = b.add("cos", {angle}), sine = b.add("sin", {angle});
+  std::vector<V> steps;  // towards the matrix
+  const auto next = [&](V v) { return steps.emplace_back(v); };
+  const V product = next(b.add("mul", {b.reshape(b.iota(t.from, 0, 1), {t.from, 1}),
+                                       b.reshape(b.iota(t.to, 0, 1), {1, t.to})}));
+  const V turn = next(b.add("mod", {product, b.ints({t.length})}, {{"fmod", int64_t{0}}}));
+  const V is_late = next(b.with("greater", next(b.with("mul", turn, 2)), length));
+  const V nearest = next(b.add("where", {is_late, next(b.with("sub", turn, length)), turn}));
+  const V angle = next(b.with("mul", next(b.cast(nearest, wide)), 2 * std::numbers::pi / length));
+  V cosine = next(b.add("cos", {angle})), sine = next(b.add("sin", {angle}));
   if (t.inverse) {
     const V scale = scales(b, t, wide);
-    cosine = b.add("mul", {cosine, scale}), sine = b.add("mul", {sine, scale});
+    cosine = next(b.add("mul", {cosine, scale})), sine = next(b.add("mul", {sine, scale}));
   } else {
-    sine = b.add("neg", {sine});
+    sine = next(b.add("neg", {sine}));
   }
   const auto row = [&](V real, V imaginary) {  // [from, 1, to, out_parts]
     const Shape shape = {t.from, 1, t.to, 1};
-    if (t.real) return b.reshape(real, shape);
-    return b.concat({b.reshape(real, shape), b.reshape(imaginary, shape)}, 3);
+    real = next(b.reshape(real, shape));
+    return t.real ? real : next(b.concat({real, next(b.reshape(imaginary, shape))}, 3));
   };
   V matrix = row(cosine, sine);
-  if (t.parts == 2) matrix = b.concat({matrix, row(b.add("neg", {sine}), cosine)}, 1);
-  return b.cast(b.reshape(matrix, {t.from * t.parts, t.to * out_parts}), dtype);
+  if (t.parts == 2) matrix = next(b.concat({matrix, row(next(b.add("neg", {sine})), cosine)}, 1));
+  matrix = next(b.reshape(matrix, {t.from * t.parts, t.to * out_parts}));
+  const V out = b.cast(matrix, dtype);
+  for (V step : steps)
+    if (step != out) b.forget(step);
+  return out;
 }
 
 /// Cut, or filled up with zeros, to `length` along a dim.

@@ -79,12 +79,24 @@ std::array<char, 24> teller(int rank, std::string_view sentence) {
 
 using Speaks = std::function<bool(const std::string& sentence)>;
 
+/// A sentence, and below it lines of advice, as people may see them.
+std::string with_advice(std::string_view text) {
+  constexpr std::string_view kLine = "\n  - ";
+  std::string out;
+  for (size_t at = text.find(kLine); at != std::string_view::npos; at = text.find(kLine)) {
+    out += printable(text.substr(0, at));
+    out += kLine;
+    text.remove_prefix(at + kLine.size());
+  }
+  return out + printable(text);
+}
+
 /// Prints the sentence of `error`, if this rank is the one that speaks.
 void say(const std::exception& error, int rank, const Speaks& speaks) noexcept {
   const char* shown = error.what();
   std::string sentence;
   try {
-    sentence = printable(shown);
+    sentence = with_advice(shown);
     if (rank > 0) sentence = teller(rank, sentence).data() + sentence;
     shown = sentence.c_str();
   } catch (const std::bad_alloc&) {  // as it is, then

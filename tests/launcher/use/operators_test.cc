@@ -68,6 +68,21 @@ TEST_F(Operators, OfSignalsAndScans) {
       {"waves_stft.dynamo", "waves_irfft.dynamo", "scanned.dynamo", "ctcbyhand.dynamo"});
 }
 
+/// One row by its number: a sentence that names the nodes, and three lines of what to do.
+TEST_F(Operators, ThatAreRefusedSayWhatToDo) {
+  const Outcome run = at_.shardrun("train " + golden("picked_one.legacy.onnx"));
+  EXPECT_EQ(run.status, 2) << describe(run);
+  EXPECT_NE(message(run).find("op Gather (opset 20): an operand has as many rows as the mask of "
+                              "'/NonZero' picks"),
+            std::string::npos)
+      << describe(run);
+  size_t lines = 0;
+  for (size_t at = run.err.find("\n  - "); at != std::string::npos;
+       at = run.err.find("\n  - ", at + 1))
+    ++lines;
+  EXPECT_EQ(lines, 3U) << describe(run);
+}
+
 /// Two processes of mpirun, whose shares hold other numbers of picked rows.
 TEST_F(Operators, OnTwoRanksHaveTheSameLosses) {
   for (const std::string model :
