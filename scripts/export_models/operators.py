@@ -104,7 +104,7 @@ picked("extremes", masked, extremes)
 picked("elements", elements, of_elements)
 picked("flattened", masked, flattened, says=GONE)
 picked("select", masked, lambda m, x, y, k: (m.body(x) - y).square().masked_select(k.unsqueeze(-1)).mean())
-picked("logarithms", masked, logarithms)
+picked("logarithms", masked, logarithms, lr=1e-3)
 picked("two_masks", masked, two_masks)
 picked("one", masked, lambda m, x, y, k: m.body(x)[k][0].square().sum(),
        says=dict.fromkeys(("dynamo", "default", "legacy"), "Gather is not of each row alone"))
@@ -186,8 +186,8 @@ class BagOfAll(nn.Module):
 
 @model(lambda g: {"dense": torch.randn(4, 5, generator=g), "offsets": torch.tensor([[0, 2, 2, 5], [0, 1, 3, 4]]),
                   "first": torch.randint(0, 10, (8,), generator=g), "second": torch.randint(0, 7, (6,), generator=g),
-                  "y": torch.randint(0, 2, (4, 1), generator=g).float()}, validates=False)
-class Dlrm(nn.Module):
+                  "y": torch.randint(0, 2, (4, 1), generator=g).float()}, name="dlrm_bags", validates=False)
+class DlrmBags(nn.Module):
     """DLRM's form (Naumov et al., 2019): offsets of all tables in one tensor, dot products of all pairs."""
 
     def __init__(self):

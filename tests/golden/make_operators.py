@@ -22,10 +22,10 @@ STEPS = 6
 CHOSEN = {"picked_labels": ["legacy"], "picked_head": ["legacy"], "picked_sum": ["legacy"], "picked_mse": ["legacy"],
           "picked_by_hand": ["dynamo"], "picked_elements": ["dynamo"], "picked_extremes": ["legacy"],
           "picked_two_masks": ["dynamo"], "picked_flattened": ["dynamo"], "picked_one": ["legacy"],
-          "sought": ["dynamo", "legacy"], "assigned": ["legacy"], "dlrm": ["dynamo", "legacy"],
+          "sought": ["dynamo", "legacy"], "assigned": ["legacy"], "dlrm_bags": ["dynamo", "legacy"],
           "bag_mean": ["dynamo", "legacy"], "bag_max": ["legacy"], "bag_weighted": ["legacy"], "bag_last": ["dynamo"],
           "bag_padded": ["dynamo"], "grid_bilinear_reflection": ["legacy"], "grid_bicubic_border_aligned": ["legacy"],
-          "folded": ["legacy"], "antialias_bicubic": ["dynamo"], "waves_stft": ["dynamo"], "waves_irfft": ["dynamo"],
+          "folded": ["legacy"], "antialias_bicubic": ["dynamo"], "waves_stft": ["dynamo"], "waves_stft_plain": ["dynamo"], "waves_irfft": ["dynamo"],
           "scanned": ["dynamo"], "ctcbyhand": ["dynamo"]}
 
 

@@ -172,6 +172,11 @@ void window(NodeContext& c) {
   const DType dtype = graph_dtype(static_cast<int>(c.attr_i("output_datatype", 1)));
   std::vector<double> terms = {0.5, -0.5};
   if (c.op() == "HammingWindow") terms = {25.0 / 46, -21.0 / 46};
+  // PyTorch's has 0.54 and 0.46, or what it is called with; the operator has no place for them.
+  if (const FxCall* call = c.call_of("aten.hamming_window")) {
+    terms = {call->number(2, "alpha", 0.54), -call->number(3, "beta", 0.46)};
+    c.restored(str("alpha=", terms[0]));
+  }
   if (c.op() == "BlackmanWindow") terms = {0.42, -0.5, 0.08};
   SR_REQUIRE(c.b.budget.spend(4 * static_cast<double>(n)), unsupported,
              "its windows take more operations than the import of a file may");
