@@ -110,22 +110,29 @@ V masked(Builder& b, const Picked& rows, double neutral) {
 }
 
 V all_positions(Builder& b, const Shape& shape) {
+  constexpr int64_t kMostConstant = int64_t{1} << 16;
   const int64_t count = element_count(shape);
   const auto rank = static_cast<int64_t>(shape.size());
   const Shape strides = row_major_strides(shape);
-  if (count * rank <= kFoldLimit && b.budget.holds(kCopies * 8 * count * rank)) {
+  if (count * rank <= kMostConstant) {
     Tensor out({DType::i64, {rank, count}});
     auto* at = out.as<int64_t>();
     for (size_t d = 0; d < shape.size(); ++d)
       for (int64_t i = 0; i < count; ++i) *at++ = i / strides[d] % shape[d];
     return b.constant(std::move(out));
   }
+  // A node of the graph, which is not computed now, nor at all where nothing looks up by it.
+  const V flat = b.value(b.graph.add("iota", {},
+                                     {{"shape", Shape{1, count}},
+                                      {"dtype", std::string(to_string(DType::i64))},
+                                      {"axis", int64_t{1}},
+                                      {"start", int64_t{0}},
+                                      {"step", int64_t{1}}},
+                                     b.node_name));
   std::vector<V> lines;
   for (size_t d = 0; d < shape.size(); ++d) {
-    Shape along(shape.size(), 1);
-    along[d] = shape[d];
-    const V line = b.expand(b.reshape(b.iota(shape[d], 0, 1), along), shape);
-    lines.push_back(b.reshape(line, {1, count}));
+    const V row = b.with("div", flat, static_cast<double>(strides[d]));
+    lines.push_back(b.with("mod", row, static_cast<double>(shape[d])));
   }
   return b.concat(lines, 0);
 }

@@ -154,6 +154,34 @@ TEST_F(Picked, RowsGoBackToWhereTheyWere) {
   }
 }
 
+/// Positions of so many elements are no constants; nothing is looked up by them where the mask is
+/// of all elements, nor kept.
+TEST_F(Picked, LargeMasksTakeNoConstants) {
+  constexpr int64_t kMany = 80'000;
+  for (const bool squeezed : {false, true}) {
+    ModelBuilder b(18);
+    b.input("x", {kMany});
+    b.floats("zero", {1}, {0});
+    b.node("Greater", {"x", "zero"}, {"mask"});
+    b.node("NonZero", {"mask"}, {"positions"});
+    b.node("Transpose", {"positions"}, {"tuples"});
+    b.ints("axes", {1});
+    b.node("Squeeze", {"tuples", "axes"}, {"places"});
+    b.node(squeezed ? "Gather" : "GatherND", {"x", squeezed ? "places" : "tuples"}, {"rows"});
+    set_int(b.node("ReduceMean", {"rows"}, {"y"}), "keepdims", 0);
+    b.output("y");
+    const Graph graph = import(b);
+    for (const auto& [id, source] : graph.sources)
+      EXPECT_LT(element_count(graph.type(id).shape), 100);
+    for (const Node& node : graph.nodes())
+      EXPECT_TRUE(squeezed || node.op.find("gather") == std::string::npos) << node.op;
+    std::vector<float> x(kMany, -1);
+    x[7] = 2, x[kMany - 1] = 5;
+    const Tensor fed = Tensor::from(Shape{kMany}, x, DType::f32);
+    EXPECT_NEAR(evaluate_graph(graph, {{"x", fed}}).at(0).at(0), 3.5, 1e-5);
+  }
+}
+
 /// Each is refused with the node, the mask's node, and what to do.
 TEST_F(Picked, OtherUsesAreRefused) {
   struct Use {
