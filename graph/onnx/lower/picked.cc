@@ -422,7 +422,7 @@ void PickedNode::lower() {
       {{"Softmax", "LogSoftmax", "ArgMax", "ArgMin", "TopK", "CumSum"}, &PickedNode::along_an_axis},
       {{"MatMul", "Gemm"}, &PickedNode::product},
       {{"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
-        "InstanceNormalization", "GroupNormalization"},
+        "GroupNormalization"},
        &PickedNode::of_samples},
       {{"LayerNormalization", "RMSNormalization"}, &PickedNode::normalise},
       {{"Transpose", "Squeeze", "Unsqueeze", "Flatten", "OneHot", "Concat"}, &PickedNode::move},
