@@ -12,7 +12,8 @@
 #include "graph/onnx/file/device_configurations.h"
 #include "graph/onnx/import_model.h"
 #include "graph/onnx/loss_output.h"
-#include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/lower/advice.h"
+#include "graph/onnx/lower/picked.h"
 #include "graph/onnx/model_inputs.h"
 #include "graph/onnx/weights/given_weights.h"
 #include "graph/onnx/weights/make_weight_map.h"
@@ -24,17 +25,6 @@ namespace {
 
 constexpr int kDeepestBranch = 32;
 constexpr int64_t kInputBytes = 1000;  // what is kept of a graph input
-
-const char* hint(const std::string& op) {
-  if (op == "Scan") return " (control flow); export with it unrolled";
-  if (op.find("uantize") != std::string::npos || op.rfind("QLinear", 0) == 0 ||
-      op.find("Integer") != std::string::npos)
-    return " (quantised); export the float model";
-  if (op == "Multinomial") return " (random)";
-  if (op.rfind("Sequence", 0) == 0 || op.rfind("Optional", 0) == 0)
-    return " (sequences and optionals)";
-  return "";
-}
 
 class Importer {
  public:
@@ -140,16 +130,13 @@ class Importer {
       if (name != op)
         others += str(others.empty() ? "; nor are " : ", ", name, " (", count, " nodes)");
     }
-    std::string supported;
-    for (const std::string& name : supported_onnx_operators())
-      supported += (supported.empty() ? "" : " ") + name;
     if (lowering != nullptr) {
       fail(ErrorKind::unsupported, first->label, ": op ", op, " of opset ", first->opset,
            " is not supported; it is from opset ", lowering->since, " on", others,
            "; export with opset 13 to 27");
     }
     fail(ErrorKind::unsupported, first->label, ": op ", op, " (opset ", first->opset,
-         ") is not supported", hint(op), others, "; supported are ", supported);
+         ") is not supported", others, advice_for(op));
   }
 
   std::vector<std::string> input_names() const {
@@ -281,6 +268,12 @@ class Importer {
     }
   }
 
+  /// A value that exists, by its name; else kNone.
+  V named(const std::string& name) const {
+    const auto it = values_.find(name);
+    return it == values_.end() ? kNone : it->second;
+  }
+
   /// Lowerings look at their constants' numbers, which takes time where these are many.
   void look_at_constants(const std::vector<V>& inputs) {
     for (V v : inputs) {
@@ -313,6 +306,7 @@ class Importer {
     const std::vector<V> read = inputs;
     NodeContext c(b_, report_, node.proto, node.opset, std::move(inputs));
     c.random_step = [this] { return random_step(); };
+    c.named = [this](const std::string& name) { return named(name); };
     c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
       return store_tensor(tensor, model_.folder, *model_.budget).load();
     };
@@ -336,7 +330,8 @@ class Importer {
     if (node.own != nullptr) {
       lower_user_op(c);
     } else {
-      find_lowering(node.proto.op_type())->lower(c);
+      const Lowering& lowering = *find_lowering(node.proto.op_type());
+      takes_picked(c) ? lower_picked(c, lowering) : lowering.lower(c);
       c.check_attributes_used();
       c.check_inputs_used();
     }
@@ -522,6 +517,13 @@ class Importer {
       const V v = values_.at(output.name());
       if (b_.items(v) != nullptr)
         fail(ErrorKind::unsupported, "graph output '", output.name(), "' is a sequence");
+      if (b_.rows(v) != nullptr) {
+        SR_REQUIRE(output.name() != loss_.name && options_.has_own_loss, unsupported,
+                   "graph output '", output.name(),
+                   "' has as many rows as a mask picks; leave it "
+                   "out of what the model returns");
+        continue;  // beside a loss, other outputs are not computed
+      }
       graph_.outputs.push_back(b_.id(v));
       report_.outputs.push_back(output.name());
     }

@@ -140,9 +140,9 @@ class SuperResolution(nn.Module):
         return F.l1_loss(base + F.pixel_shuffle(self.b(F.relu(self.a(low))), 2), high)
 
 
-@model(images(6, 3, 12, 4), lr=1e-3, says={e: "op (GridSample|AffineGrid) .*is not supported" for e in ("dynamo", "default", "legacy")})
+@model(images(6, 3, 12, 4), lr=1e-3)
 class SpatialTransformer(nn.Module):
-    """An image that is turned as the network says (grid_sample), which is not imported."""
+    """An image that is turned as the network says (grid_sample)."""
 
     def __init__(self):
         super().__init__()

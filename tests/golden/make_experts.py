@@ -11,7 +11,7 @@ experts_batched   4 experts, weights [experts, in, out]: every expert sees every
 experts_capacity  8 experts that take some tokens of a sample: one-hot tensors dispatch and combine (GShard)
 experts_after     8 experts, tokens gathered to places and back; the softmax is over the chosen experts alone
 experts_added     8 experts, tokens of all samples together, scattered to places and added up
-experts_sought    as experts_masked, but each expert looks for its tokens, which shardrun refuses
+experts_sought    as experts_masked, but each expert looks for its tokens, and puts them back by index_copy
 experts_mixtral   transformers' Mixtral, whose 4 experts' weights are picked for every token
 """
 import math
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from make_golden import export_legacy, finish
+from make_golden import finish
 from make_losses import VOCAB, record
 
 WIDTH, INNER, BATCH, CONTEXT, TOP_K, CAPACITY = 8, 12, 8, 6, 2, 1.25
@@ -199,4 +199,4 @@ if __name__ == "__main__":
     record("experts_added", language_model(Added), both)  # the older exporter has no index_add of equal indices
     record("experts_mixtral", Mixtral, {"tokens": now, "targets": now.clone()})  # shifts them itself
     finish("experts_mixtral.dynamo")
-    export_legacy("experts_sought.legacy", language_model(Sought)().train(), (now, following), list(both), 17)
+    record("experts_sought", language_model(Sought), both, ("legacy",))

@@ -123,11 +123,15 @@ def randomise(model):
 
 def without_traces(path):
     """Each node's stack trace names this file by its whole path, which is nobody's business, and is most of the bytes."""
+    def strip(graph):
+        for node in graph.node:
+            kept = [p for p in node.metadata_props if p.key != "pkg.torch.onnx.stack_trace"]
+            del node.metadata_props[:]
+            node.metadata_props.extend(kept)
+            for attribute in node.attribute:
+                strip(attribute.g)
     model = onnx.load(path)
-    for node in model.graph.node:
-        kept = [p for p in node.metadata_props if p.key != "pkg.torch.onnx.stack_trace"]
-        del node.metadata_props[:]
-        node.metadata_props.extend(kept)
+    strip(model.graph)
     onnx.save(model, path)
 
 

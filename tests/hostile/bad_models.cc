@@ -257,6 +257,11 @@ void add_others(Operators& ops) {
   ops.add("Clip", {{2}, {2}, {2}}, {}, nullptr, {"min is f32[2]"});
   ops.add("Dropout", {{2}, {3}}, {}, nullptr, {"'x1' depends on data"});
   ops.add("Trilu", {{2}}, {}, nullptr, {"[2]"});
+  ops.add("GridSample", {{1, 1, 4, 4}, {1, 2, 2, 3}}, {}, nullptr, {"[1, 2, 2, 3]"});
+  ops.add("DFT", {{2, 8, 1}}, {}, number("axis", 2), {"axis 2"});
+  ops.add("EyeLike", {{5}}, {}, nullptr, {"[5]"});
+  ops.add("Multinomial", {{5, 3}}, {}, number("sample_size", 0), {"sample_size is 0"});
+  ops.add("Scan", {{2}}, {}, nullptr, {"Scan"});
   ops.add("If", {{2}}, {}, nullptr, {"If"});
   ops.add("Loop", {{2}}, {}, nullptr, {"Loop"});
 }

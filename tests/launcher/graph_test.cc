@@ -391,7 +391,7 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
   const Outcome without = at_->shardrun("train " + model);
   EXPECT_EQ(without.status, 2) << describe(without);
   EXPECT_NE(message(without).find("depends on data"), std::string::npos) << describe(without);
-  EXPECT_NE(message(without).find("--data npz:FILE, whose arrays are one batch"), std::string::npos)
+  EXPECT_NE(without.err.find("--data npz:FILE, whose arrays are one batch"), std::string::npos)
       << describe(without);
 
   // Without masks all targets train.

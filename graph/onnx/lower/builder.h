@@ -2,7 +2,9 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,32 @@ inline constexpr int64_t kSmall = 4096;
 /// Of a large constant while it is made.
 inline constexpr int64_t kCopies = 4;
 
+/// Rows of a value that a mask picks, as x[mask] has them: how many there are depends on data. All
+/// rows are computed, and what adds them up leaves out those that are not picked
+/// (lower/picked.h).
+struct Picked {
+  V all = kNone;     // [.., rows, ..], picked or not
+  int64_t axis = 0;  // the dim of the rows
+  int pick = 0;      // which mask, of Builder::picks
+  /// Rows that are not picked repeat one that is: nothing that is computed of them can be NaN by
+  /// itself. Otherwise they are what they were.
+  bool is_safe = false;
+  /// Of rows that are the positions of all elements of a tensor, [rows, rank] or [rank, rows]: its
+  /// shape. Else empty.
+  Shape positions_in = {};
+};
+
+/// A mask that picks rows.
+struct Pick {
+  V mask = kNone;    // boolean [rows]
+  V first = kNone;   // boolean [rows]: the first that is picked; kNone: not asked for yet
+  V count = kNone;   // i64, a scalar: how many are picked; kNone: not asked for yet
+  std::string name;  // of the node that picks
+};
+
+/// Stands in a shape, as Builder::counted has it, for the number of rows that are picked.
+inline constexpr int64_t kPickedRows = -(int64_t{1} << 40);
+
 class Builder {
  public:
   Builder(Graph& graph, const ImportOptions& options, ImportBudget& budget)
@@ -38,13 +66,25 @@ class Builder {
   V scalar(double value, DType dtype);
   V ints(const std::vector<int64_t>& values) { return constant(Tensor::vector_i64(values)); }
   V sequence(std::vector<V> items);
+  V picked(const Picked& rows);
 
-  const TensorType& type(V v) const;  // throws unsupported for a sequence
+  const TensorType& type(V v) const;  // throws unsupported for a sequence, and for picked rows
   const Shape& shape(V v) const { return type(v).shape; }
   DType dtype(V v) const { return type(v).dtype; }
   int64_t rank(V v) const { return static_cast<int64_t>(shape(v).size()); }
   const Tensor* known(V v) const;  // the contents of a constant, else null
   const std::vector<V>* items(V v) const;
+  const Picked* rows(V v) const;  // null: its shape is known
+  /// Throws unsupported: `what` cannot do with rows that a mask picks.
+  [[noreturn]] void refuse_rows(V v, const std::string& what) const;
+  std::vector<Pick> picks;
+  /// Vectors of i64 that depend on how many rows a mask picks, as constants with kPickedRows in
+  /// that place, and the mask.
+  struct Counted {
+    Tensor dims;
+    int pick = 0;
+  };
+  std::map<V, Counted> counted;
   ValueId id(V v);                                    // makes a constant a value of the Graph
   ValueId id_or_none(V v) const { return at(v).id; }  // kNoValue: the Graph does not hold it
   void forget(V v);  // nothing will ask for it any more: a constant that no node reads is dropped
@@ -82,6 +122,7 @@ class Builder {
     std::vector<V> items;
     bool is_sequence = false;
     bool in_sequence = false;
+    std::optional<Picked> rows = {};
   };
   V push(Entry entry);
   bool may_fold(const Node& node, std::span<const TensorType> in);

@@ -1,4 +1,6 @@
-// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range.
+// Lowering of what makes values of nothing: Constant, ConstantOfShape, Range; and of
+// control flow that is known at import: If, Loop, Scan.
+#include <algorithm>
 #include <cmath>
 
 #include "graph/onnx/file/model_file.h"
@@ -76,7 +78,7 @@ void range(NodeContext& c) {
 void if_known(NodeContext& c) {
   const Tensor* condition = c.b.known(c.in(0));
   SR_REQUIRE(condition != nullptr && condition->count() == 1, unsupported,
-             "control flow on data is not supported; export without the branch");
+             "its condition depends on data; compute both branches, and choose by torch.where");
   c.find("then_branch");
   const auto* branch = c.find(condition->at(0) != 0 ? "then_branch" : "else_branch");
   c.find("else_branch");
@@ -87,10 +89,11 @@ void if_known(NodeContext& c) {
   for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
 }
 
-/// Only as many turns as are known at import: they are written out. PyTorch's older exporter writes
-/// an EmbeddingBag so, a turn for each bag.
+constexpr int64_t kMostTurns = 4096;
+
+/// Only as many turns as are known at import: they are written out.
 void loop_known(NodeContext& c) {
-  constexpr int64_t kMostTurns = 4096;
+  if (lower_bags(c)) return;
   Builder& b = c.b;
   const std::string name = b.node_name;
   const auto known = [&](V v, const char* what) {
@@ -132,11 +135,77 @@ void loop_known(NodeContext& c) {
   for (size_t s = 0; s < scanned.size(); ++s) c.out(carried.size() + s, b.concat(scanned[s], 0));
 }
 
-constexpr Lowering kConstantLowerings[] = {{"Constant", 1, constant},
-                                           {"ConstantOfShape", 9, constant_of_shape},
-                                           {"Range", 11, range},
-                                           {"If", 11, if_known},
-                                           {"Loop", 11, loop_known}};
+/// A turn for each slice of the scanned inputs, written out: the body gets the state and the
+/// slices, and gives the next state and a slice of each scanned result.
+void scan(NodeContext& c) {
+  Builder& b = c.b;
+  const std::string name = b.node_name;
+  const auto* body = c.find("body");
+  SR_REQUIRE(body != nullptr, invalid_input, "has no body");
+  const int64_t scanned = c.attr_i("num_scan_inputs", 0);
+  const auto inputs = static_cast<int64_t>(c.input_count());
+  SR_REQUIRE(scanned >= 1 && scanned <= inputs, invalid_input, "num_scan_inputs is ", scanned,
+             ", the node has ", inputs, " inputs");
+  const auto states = static_cast<size_t>(inputs - scanned);
+  SR_REQUIRE(c.output_count() >= states, invalid_input, "has ", c.output_count(),
+             " outputs for a state of ", states, " tensors");
+  const size_t results = c.output_count() - states;
+  const auto listed = [&](const char* attribute, size_t count) {
+    std::vector<int64_t> out = c.attr_ints(attribute);
+    SR_REQUIRE(out.empty() || out.size() == count, invalid_input, attribute, " has ", out.size(),
+               " entries, wanted ", count);
+    out.resize(count, 0);
+    return out;
+  };
+  const auto axes = listed("scan_input_axes", static_cast<size_t>(scanned)),
+             backward = listed("scan_input_directions", static_cast<size_t>(scanned)),
+             out_axes = listed("scan_output_axes", results),
+             out_backward = listed("scan_output_directions", results);
+  std::vector<V> state, sequences;
+  for (size_t i = 0; i < states; ++i) state.push_back(c.in(i));
+  int64_t turns = -1;
+  for (size_t i = 0; i < static_cast<size_t>(scanned); ++i) {
+    sequences.push_back(c.in(states + i));
+    const int64_t axis = NodeContext::axis(axes[i], b.rank(sequences[i]));
+    const int64_t steps = b.shape(sequences[i])[static_cast<size_t>(axis)];
+    SR_REQUIRE(turns < 0 || steps == turns, invalid_input, "scanned inputs have ", turns, " and ",
+               steps, " steps");
+    turns = steps;
+  }
+  SR_REQUIRE(turns >= 1 && turns <= kMostTurns, unsupported, "has ", turns, " turns, wanted 1 to ",
+             kMostTurns);
+  std::vector<std::vector<V>> rows(results);
+  for (int64_t turn = 0; turn < turns; ++turn) {
+    std::vector<V> in = state;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const int64_t axis = NodeContext::axis(axes[i], b.rank(sequences[i]));
+      const int64_t at = backward[i] != 0 ? turns - 1 - turn : turn;
+      Shape shape = b.shape(sequences[i]);
+      shape.erase(shape.begin() + axis);
+      in.push_back(b.reshape(b.slice(sequences[i], axis, at, at + 1), shape));
+    }
+    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"));
+    SR_REQUIRE(out.size() == c.output_count(), invalid_input, "body has ", out.size(),
+               " outputs, the node ", c.output_count());
+    std::copy_n(out.begin(), states, state.begin());
+    for (size_t r = 0; r < results; ++r) {
+      const int64_t axis = NodeContext::axis(out_axes[r], b.rank(out[states + r]) + 1);
+      rows[r].push_back(b.unsqueeze(out[states + r], axis));
+    }
+  }
+  b.node_name = name;
+  for (size_t i = 0; i < states; ++i) c.out(i, state[i]);
+  for (size_t r = 0; r < results; ++r) {
+    if (out_backward[r] != 0) std::reverse(rows[r].begin(), rows[r].end());
+    const int64_t axis = NodeContext::axis(out_axes[r], b.rank(rows[r][0]));
+    c.out(states + r, b.concat(rows[r], axis));
+  }
+}
+
+constexpr Lowering kConstantLowerings[] = {
+    {"Constant", 1, constant}, {"ConstantOfShape", 9, constant_of_shape},
+    {"Range", 11, range},      {"If", 11, if_known},
+    {"Loop", 11, loop_known},  {"Scan", 9, scan}};
 
 }  // namespace
 

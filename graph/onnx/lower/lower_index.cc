@@ -2,7 +2,8 @@
 #include <numeric>
 #include <optional>
 
-#include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/file/model_file.h"
+#include "graph/onnx/lower/picked.h"
 
 namespace shardrun::importer {
 namespace {
@@ -281,9 +282,8 @@ void scatter_elements(NodeContext& c) {
   c.out(scattered_mean(c, data, updates, axis, with_self));
 }
 
-void scatter_nd(NodeContext& c) {
+void scatter_nd_by(NodeContext& c, const std::string& reduce) {
   const V data = c.in(0), indices = normalise_nd(c, c.in(1), 0, c.b.shape(data));
-  const std::string reduce = reduction(c);
   if (reduce == "add" && is_float(c.b.dtype(data)) && c.b.shape(indices).back() == 1) {
     Shape rows = c.b.shape(indices);
     rows.pop_back();
@@ -291,6 +291,8 @@ void scatter_nd(NodeContext& c) {
   }
   c.out(c.b.add("scatter_nd", {data, indices, c.in(2)}, {{"reduction", reduce}}));
 }
+
+void scatter_nd(NodeContext& c) { scatter_nd_by(c, reduction(c)); }
 
 /// where(indices == iota, on, off) along a new axis.
 void one_hot(NodeContext& c) {
@@ -318,13 +320,10 @@ void one_hot(NodeContext& c) {
   c.out(b.add("where", {hit, on, off}));
 }
 
-/// Positions of a constant's non-zero elements, [rank, count].
+/// Positions of non-zero elements, [rank, count]. If data decide which these are, so they do how
+/// many.
 void non_zero(NodeContext& c) {
-  SR_REQUIRE(
-      c.b.known(c.in(0)) != nullptr, unsupported, "input 0 (X) '", c.proto.input(0),
-      "' depends on data, and with it how large the result is; give a graph's edges with "
-      "--data npz:FILE, whose arrays are one batch, and export experts so that each takes the "
-      "same number of tokens in every step (docs/onnx.md, 'Mixtures of experts')");
+  if (c.b.known(c.in(0)) == nullptr) return pick_positions(c);
   const Tensor& x = c.known(0, "X");
   const Shape strides = row_major_strides(x.shape());
   std::vector<int64_t> hits;
@@ -341,13 +340,50 @@ void non_zero(NodeContext& c) {
       c.b.constant(Tensor::from(Shape{rank, static_cast<int64_t>(hits.size())}, out, DType::i64)));
 }
 
+/// The parts along an axis, or of all elements in a row, where a vector of booleans holds.
+void compress(NodeContext& c) {
+  Builder& b = c.b;
+  std::optional<int64_t> axis;
+  if (c.has_attr("axis")) axis = NodeContext::axis(c.attr_i("axis", 0), b.rank(c.in(0)));
+  const Tensor* condition = b.known(c.in(1));
+  if (condition == nullptr) return pick_parts(c, axis);
+  const V x = axis ? c.in(0) : b.reshape(c.in(0), {element_count(b.shape(c.in(0)))});
+  const int64_t along = axis.value_or(0), size = b.shape(x)[static_cast<size_t>(along)];
+  SR_REQUIRE(b.rank(c.in(1)) == 1 && condition->count() <= size, invalid_input, "condition is ",
+             b.type(c.in(1)), ", wanted at most ", size, " booleans");
+  std::vector<int64_t> kept;
+  for (int64_t i = 0; i < condition->count(); ++i)
+    if (condition->at(i) != 0) kept.push_back(i);
+  c.out(b.add("gather", {x, b.ints(kept)}, {{"axis", along}}));
+}
+
+/// Ones on the k-th diagonal of a matrix of the operand's shape.
+void eye_like(NodeContext& c) {
+  Builder& b = c.b;
+  SR_REQUIRE(b.rank(c.in(0)) == 2, invalid_input, "input is ", b.type(c.in(0)),
+             ", wanted a matrix");
+  const Shape shape = b.shape(c.in(0));
+  const DType dtype =
+      c.has_attr("dtype") ? graph_dtype(static_cast<int>(c.attr_i("dtype", 1))) : b.dtype(c.in(0));
+  const V row = b.reshape(b.iota(shape[0], c.attr_i("k", 0), 1), {shape[0], 1});
+  const V column = b.reshape(b.iota(shape[1], 0, 1), {1, shape[1]});
+  c.out(b.cast(b.add("equal", {row, column}), dtype));
+}
+
 constexpr Lowering kIndexLowerings[] = {
     {"Gather", 11, gather},        {"GatherElements", 11, gather_elements},
     {"GatherND", 11, gather_nd},   {"ScatterElements", 11, scatter_elements},
     {"ScatterND", 11, scatter_nd}, {"OneHot", 11, one_hot},
-    {"NonZero", 9, non_zero},      {"ReverseSequence", 10, reverse_sequence}};
+    {"NonZero", 9, non_zero},      {"ReverseSequence", 10, reverse_sequence},
+    {"Compress", 9, compress},     {"EyeLike", 9, eye_like}};
 
 }  // namespace
+
+V scattered_sum(NodeContext& c, int64_t axis) {
+  if (c.op() == "ScatterElements") return scattered(c, c.in(0), c.in(2), axis, "add");
+  scatter_nd_by(c, "add");
+  return c.outputs()[0];
+}
 
 std::span<const Lowering> index_lowerings() { return kIndexLowerings; }
 

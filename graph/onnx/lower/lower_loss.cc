@@ -69,6 +69,18 @@ V safe_labels(NodeContext& c, V labels, std::optional<int64_t> ignored) {
   return c.b.add("where", {hit, c.b.scalar(0, c.b.dtype(labels)), labels});
 }
 
+/// Labels, of samples that do not count (NodeContext::counts) the ignored one.
+V labels_that_count(NodeContext& c, LossCall& loss) {
+  const V labels = c.in(1);
+  if (c.counts == kNone) return labels;
+  constexpr int64_t kPyTorchsDefault = -100;
+  if (!loss.ignored) loss.ignored = kPyTorchsDefault;
+  Shape shape(static_cast<size_t>(c.b.rank(labels)), 1);
+  shape[0] = c.b.shape(labels)[0];
+  const V ignored = c.b.scalar(static_cast<double>(*loss.ignored), c.b.dtype(labels));
+  return c.b.add("where", {c.b.reshape(c.counts, shape), labels, ignored});
+}
+
 /// The factor kNone is 1.
 V times(NodeContext& c, V a, V b) {
   if (a == kNone || b == kNone) return a == kNone ? b : a;
@@ -128,13 +140,19 @@ void loss_by_shares(NodeContext& c, const LossCall& loss, const ClassesLast& ord
     const auto classes = static_cast<double>(b.shape(log_p).back());
     shares = b.with("add", b.with("mul", shares, 1 - loss.smoothing), loss.smoothing / classes);
   }
-  reduce_loss(c, loss.reduction, weighted_sum(c, log_p, shares), kNone);
+  V each = weighted_sum(c, log_p, shares), counted = kNone;
+  if (c.counts != kNone) {
+    Shape shape(static_cast<size_t>(b.rank(each)), 1);
+    shape[0] = b.shape(each)[0];
+    counted = b.expand(b.cast(b.reshape(c.counts, shape), b.dtype(each)), b.shape(each));
+  }
+  reduce_loss(c, loss.reduction, times(c, each, counted), counted);
 }
 
-void loss_by_labels(NodeContext& c, const LossCall& loss, V last, V log_p) {
+void loss_by_labels(NodeContext& c, LossCall loss, V last, V log_p) {
   Builder& b = c.b;
   check_labels(c);
-  const V labels = c.in(1);
+  const V labels = labels_that_count(c, loss);
   V each = b.add_n("cross_entropy", {last, labels},
                    {{"ignore_index", loss.ignored.value_or(kNoIgnoredLabel)}})[0];
   const V counted = counted_labels(c, labels, loss.ignored, b.dtype(each));
@@ -168,9 +186,9 @@ void softmax_cross_entropy(NodeContext& c) {
 
 void negative_log_likelihood(NodeContext& c) {
   Builder& b = c.b;
-  const LossCall loss = read_loss(c);
+  LossCall loss = read_loss(c);
   check_labels(c);
-  const V x = c.in(0), labels = c.in(1);
+  const V x = c.in(0), labels = labels_that_count(c, loss);
   const V safe = safe_labels(c, labels, loss.ignored);
   const V picked = b.add("gather_elements", {x, b.unsqueeze(safe, 1)}, {{"axis", int64_t{1}}});
   const V each = b.add("neg", {b.reshape(picked, b.shape(labels))});

@@ -298,6 +298,44 @@ V cubic_sampled(Builder& b, V x, int64_t axis, const std::vector<double>& positi
   return out;
 }
 
+/// The results at these positions of an axis that gets smaller, each a mean of all operands that it
+/// stands for: of those up to 1 / scale away, or 2 / scale with Keys' cubic of parameter `a` (0:
+/// linear). Those outside are the border's, or left out. A product with a constant matrix.
+V filtered(NodeContext& c, V x, int64_t axis, const std::vector<double>& positions, double scale,
+           double a, bool exclude_outside) {
+  Builder& b = c.b;
+  const int64_t from = b.shape(x)[static_cast<size_t>(axis)];
+  const auto to = static_cast<int64_t>(positions.size());
+  SR_REQUIRE(from <= kMostResized, unsupported, "dim ", axis, " of ", b.type(x),
+             " is too long for antialias");
+  b.budget.check(from * to * 2 * static_cast<int64_t>(sizeof(double)), "the filter of a Resize");
+  std::vector<double> matrix(static_cast<size_t>(from * to), 0.0);
+  const double reach = (a == 0 ? 1 : 2) / scale;
+  for (int64_t o = 0; o < to; ++o) {
+    const double middle = positions[static_cast<size_t>(o)];
+    double sum = 0;
+    std::vector<std::pair<int64_t, double>> taps;
+    for (auto at = static_cast<int64_t>(std::ceil(middle - reach));
+         static_cast<double>(at) <= middle + reach; ++at) {
+      const double distance = std::abs(static_cast<double>(at) - middle) * scale;
+      const double beyond = distance - std::floor(distance);
+      double weight = std::max(1 - distance, 0.0);
+      if (a != 0) weight = distance < 2 ? cubic_weights(beyond, a)[distance < 1 ? 1 : 0] : 0;
+      const int64_t inside = std::clamp<int64_t>(at, 0, from - 1);
+      if (exclude_outside && inside != at) continue;
+      taps.emplace_back(inside, weight);
+      sum += weight;
+    }
+    for (const auto& [at, weight] : taps) matrix[static_cast<size_t>(at * to + o)] += weight / sum;
+  }
+  const V filter =
+      b.constant(convert(Tensor::from<double>(Shape{from, to}, matrix, DType::f64), b.dtype(x)));
+  std::vector<int64_t> perm(static_cast<size_t>(b.rank(x)));
+  std::iota(perm.begin(), perm.end(), 0);
+  std::swap(perm[static_cast<size_t>(axis)], perm.back());
+  return b.transpose(b.matmul(b.transpose(x, perm), filter), perm);
+}
+
 /// Nearest neighbours, or interpolation of two or four: look-ups along each axis that changes.
 void resize(NodeContext& c) {
   Builder& b = c.b;
@@ -316,7 +354,7 @@ void resize(NodeContext& c) {
                   "supported are half_pixel, half_pixel_symmetric, pytorch_half_pixel, asymmetric, "
                   "align_corners and tf_half_pixel_for_nn");
   }
-  if (c.attr_i("antialias", 0) != 0) c.refuse_attr("antialias", "export without it");
+  const bool antialias = c.attr_i("antialias", 0) != 0 && mode != "nearest";
   // Of other modes, or with sizes only.
   for (const char* name : {"keep_aspect_ratio_policy", "extrapolation_value"}) c.ignore(name);
   const double cubic_a = c.attr_f("cubic_coeff_a", -0.75);
@@ -346,6 +384,11 @@ void resize(NodeContext& c) {
     for (int64_t i = 0; i < resized[a].to; ++i) {
       positions.push_back(source_position(coordinates, static_cast<double>(i), resized[a].scale,
                                           from, resized[a].to));
+    }
+    if (antialias && resized[a].scale < 1) {
+      x = filtered(c, x, axes[a], positions, resized[a].scale, cubic ? cubic_a : 0,
+                   exclude_outside);
+      continue;
     }
     if (cubic) {
       x = cubic_sampled(b, x, axes[a], positions, cubic_a, exclude_outside);

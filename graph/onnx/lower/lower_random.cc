@@ -43,12 +43,15 @@ void dropout(NodeContext& c) {
   c.out(1, b.with("greater", active ? dropped(c, ones, ratio) : ones, 0));
 }
 
-/// f32 in [0, 1), other numbers for each node, turn of a loop, `use` and micro-batch.
-V uniform(NodeContext& c, const Shape& shape, const char* use = "") {
+}  // namespace
+
+V uniform(NodeContext& c, const Shape& shape, const char* use) {
   Attrs attrs = draws(c, c.stream + use, shape);
   attrs.set("shape", shape);
   return c.b.add("random_uniform", {c.random_step()}, attrs);
 }
+
+namespace {
 
 /// Standard normal, of two uniform numbers each (Box and Muller).
 V normal(NodeContext& c, const Shape& shape) {
@@ -98,10 +101,34 @@ void bernoulli(NodeContext& c) {
   c.out(b.cast(b.add("less", {uniform(c, b.shape(p)), b.cast(p, DType::f32)}), dtype));
 }
 
+/// Classes drawn by their log-probabilities [samples, classes], which need not add up to 1: the
+/// largest of them plus Gumbel noise, -log(-log(u)), drawn anew for each result.
+void multinomial(NodeContext& c) {
+  Builder& b = c.b;
+  c.ignore("seed");
+  const V scores = c.in(0);
+  const int64_t draws = c.attr_i("sample_size", 1);
+  SR_REQUIRE(is_float(b.dtype(scores)) && b.rank(scores) == 2, invalid_input,
+             "log-probabilities are ", b.type(scores), ", wanted floats [samples, classes]");
+  SR_REQUIRE(draws > 0, invalid_input, "sample_size is ", draws, ", wanted a positive number");
+  const DType dtype = graph_dtype(static_cast<int>(c.attr_i("dtype", 6)));
+  SR_REQUIRE(dtype == DType::i32 || dtype == DType::i64, invalid_input, "dtype is ", dtype,
+             ", wanted i32 or i64");
+  const int64_t samples = b.shape(scores)[0], classes = b.shape(scores)[1];
+  const V drawn = uniform(c, {samples, draws, classes});
+  const V noise = b.add("neg", {b.add("log", {b.add("neg", {b.add("log", {drawn})})})});
+  const V total =
+      b.add("add", {b.cast(b.reshape(scores, {samples, 1, classes}), DType::f32), noise});
+  const Attrs last = {
+      {"axis", int64_t{2}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}};
+  c.out(b.cast(b.add("argmax", {total}, last), dtype));
+}
+
 constexpr Lowering kRandomLowerings[] = {
-    {"Dropout", 7, dropout},      {"Bernoulli", 15, bernoulli},    {"RandomNormal", 1, random},
-    {"RandomUniform", 1, random}, {"RandomNormalLike", 1, random}, {"RandomUniformLike", 1, random},
-};
+    {"Dropout", 7, dropout},         {"Bernoulli", 15, bernoulli},
+    {"RandomNormal", 1, random},     {"RandomUniform", 1, random},
+    {"RandomNormalLike", 1, random}, {"RandomUniformLike", 1, random},
+    {"Multinomial", 7, multinomial}};
 
 }  // namespace
 

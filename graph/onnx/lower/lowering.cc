@@ -152,7 +152,7 @@ const Table& table() {
          {elementwise_lowerings(), reduce_lowerings(), shape_lowerings(), index_lowerings(),
           matmul_lowerings(), conv_lowerings(), pool_lowerings(), batch_norm_lowerings(),
           nn_lowerings(), loss_lowerings(), recurrent_lowerings(), attention_lowerings(),
-          constant_lowerings(), random_lowerings()}) {
+          constant_lowerings(), random_lowerings(), grid_lowerings(), signal_lowerings()}) {
       for (const Lowering& lowering : family) merged.emplace(lowering.op, lowering);
     }
     return merged;

@@ -31,6 +31,7 @@ class NodeContext {
   bool has(size_t i) const;
   V in(size_t i) const;  // throws invalid_input if absent
   V in_or(size_t i, V otherwise) const { return has(i) ? inputs_[i] : otherwise; }
+  void replace_input(size_t i, V v) { inputs_[i] = v; }
   const std::vector<V>& inputs() const;  // throws invalid_input if one is absent
   /// Contents that must be known now, such as a shape; `what` names the operand in the message.
   const Tensor& known(size_t i, const char* what) const;
@@ -70,6 +71,8 @@ class NodeContext {
   std::function<std::vector<V>(const ::onnx::GraphProto&, std::span<const V>,
                                const std::string& scope)>
       lower_subgraph;
+  std::function<V(const std::string&)> named;  // a value that a subgraph reads by name; or kNone
+  V counts = kNone;    // of a loss: boolean [N], the samples that count; kNone: all
   std::string stream;  // names random numbers: another for each node, and turn of a loop
   std::function<V()> random_step;  // the scalar that counts micro-batches, for what draws
   std::function<Tensor(const ::onnx::TensorProto&)> load_tensor;
@@ -109,6 +112,8 @@ std::span<const Lowering> recurrent_lowerings();
 std::span<const Lowering> attention_lowerings();
 std::span<const Lowering> constant_lowerings();
 std::span<const Lowering> random_lowerings();
+std::span<const Lowering> grid_lowerings();
+std::span<const Lowering> signal_lowerings();
 const Lowering* find_lowering(const std::string& op);
 
 /// What a BatchNormalization normalises by: stored statistics (inference), or the batch's own, as
@@ -132,6 +137,17 @@ V dropped(NodeContext& c, V x, double ratio);
 
 /// A user's op under its registered name: attributes and inputs as they are in the file.
 void lower_user_op(NodeContext& c);
+
+/// Where a Loop makes a bag of embeddings in each turn, all bags at once, whose bounds may depend
+/// on data; false if it is another loop.
+bool lower_bags(NodeContext& c);
+
+/// Of a ScatterND or a ScatterElements along `axis`, input 0 with inputs 2 added to it where inputs
+/// 1 say.
+V scattered_sum(NodeContext& c, int64_t axis);
+
+/// f32 in [0, 1), other numbers for each node, turn of a loop, `use` and micro-batch.
+V uniform(NodeContext& c, const Shape& shape, const char* use = "");
 
 /// Indices in [-size, size) made non-negative. Constants are checked and changed in place; indices
 /// that come straight from a batch input are non-negative when training: data sources refuse

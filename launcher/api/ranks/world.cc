@@ -26,6 +26,18 @@ namespace {
 /// Marks the sentence of a rank that failed only because another did.
 constexpr std::string_view kPeerFailed = "another rank ended the job";
 
+/// A sentence, and below it lines of advice, as people may see them.
+std::string with_advice(std::string_view text) {
+  constexpr std::string_view kLine = "\n  - ";
+  std::string out;
+  for (size_t at = text.find(kLine); at != std::string_view::npos; at = text.find(kLine)) {
+    out += printable(text.substr(0, at));
+    out += kLine;
+    text.remove_prefix(at + kLine.size());
+  }
+  return out + printable(text);
+}
+
 Failure::Kind kind_of(const std::exception& error) noexcept {
   if (const auto* failure = dynamic_cast<const Failure*>(&error)) return failure->kind();
   const auto* e = dynamic_cast<const Error*>(&error);
@@ -46,7 +58,7 @@ Failure to_failure(const std::exception_ptr& error) {
   } catch (const std::bad_alloc&) {
     return Failure(Failure::Kind::run, "the machine is out of memory");
   } catch (const std::exception& e) {
-    return Failure(kind_of(e), printable(e.what()));
+    return Failure(kind_of(e), with_advice(e.what()));
   }
 }
 
@@ -84,7 +96,7 @@ void say(const std::exception& error, int rank, const Speaks& speaks) noexcept {
   const char* shown = error.what();
   std::string sentence;
   try {
-    sentence = printable(shown);
+    sentence = with_advice(shown);
     if (rank > 0) sentence = teller(rank, sentence).data() + sentence;
     shown = sentence.c_str();
   } catch (const std::bad_alloc&) {  // as it is, then

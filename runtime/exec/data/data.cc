@@ -176,8 +176,11 @@ int64_t tokens_per_batch(const std::vector<BatchField>& fields) {
       continue;
     }
     // Targets for each row or for each token; 2 x 13264 ends of edges are no tokens of 2708 nodes.
-    const bool tokens = target == fields.end() || target->type.shape[0] == shape[0] ||
-                        element_count(target->type.shape) == element_count(shape);
+    const bool for_each =
+        target != fields.end() && element_count(target->type.shape) == element_count(shape);
+    // Bytes of images index nothing, and the columns of a table index different things.
+    if (!for_each && (field.bound == 0 || !field.column_bounds.empty())) continue;
+    const bool tokens = for_each || target == fields.end() || target->type.shape[0] == shape[0];
     return tokens ? element_count(shape) : 0;
   }
   return 0;

@@ -135,8 +135,9 @@ DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& 
 std::optional<Tensor> data_contents(const std::string& spec, const std::string& input,
                                     const std::vector<std::string>& inputs, bool sort_edges);
 
-/// Tokens of one micro-batch: elements of the first integer input of rank 2 or more, unless there
-/// are targets for other than each row of it (the edge list of a graph); 0 if there is none.
+/// Tokens of one micro-batch: elements of the first integer input of rank 2 or more that indexes a
+/// table, or has a target for each element. 0 if there is none, or targets are for other than its
+/// rows (the edge list of a graph).
 int64_t tokens_per_batch(const std::vector<BatchField>& fields);
 
 }  // namespace shardrun

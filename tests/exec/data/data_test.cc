@@ -458,5 +458,19 @@ TEST(Tokens, AreCountedOnTheFirstIntegerMatrix) {
             0);
 }
 
+/// Bytes of images index nothing, and columns of a table index different things; a mask before the
+/// tokens is passed over.
+TEST(Tokens, AreNeitherImagesNorTables) {
+  const BatchField labels = field("y", DType::i64, {4}, 3, BatchRole::target);
+  EXPECT_EQ(tokens_per_batch({field("x", DType::i32, {4, 3, 8, 8}), labels}), 0);
+  EXPECT_EQ(tokens_per_batch({field("x", DType::i32, {4, 64}), labels}), 0);
+  BatchField table = field("x", DType::i64, {4, 3}, 5);
+  table.column_bounds = {5, 9, 20};
+  EXPECT_EQ(tokens_per_batch({table, labels}), 0);
+  EXPECT_EQ(tokens_per_batch({field("mask", DType::i64, {4, 8}),
+                              field("tokens", DType::i64, {4, 8}, 10), labels}),
+            32);
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -202,11 +202,24 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   ModelBuilder b;
   b.input("x", {2});
   b.node("Relu", {"x"}, {"a"});
-  b.node("Scan", {"", "", "a"}, {"y"});
+  b.node("RoiAlign", {"a", "a", "a"}, {"y"});
   b.output("y");
-  expect_refused(b, "node 1 'Scan_1': op Scan (opset 17) is not supported (control flow)",
+  expect_refused(
+      b,
+      "node 1 'RoiAlign_1': op RoiAlign (opset 17) is not supported\n  - write it in the "
+      "module with operators that are imported",
+      ErrorKind::unsupported);
+  expect_refused(b, "register it as an op of your own", ErrorKind::unsupported);
+  b.node("QLinearMatMul", {"a"}, {"z"});
+  b.output("z");
+  expect_refused(b, "RoiAlign (opset 17) is not supported; nor are QLinearMatMul (1 nodes)\n  - ",
                  ErrorKind::unsupported);
-  expect_refused(b, "supported are Abs Acos", ErrorKind::unsupported);
+  ModelBuilder quantised;
+  quantised.input("x", {2});
+  quantised.node("DynamicQuantizeLinear", {"x"}, {"y", "s", "z"});
+  quantised.output("y");
+  expect_refused(quantised, "is not supported\n  - quantised models do not train here",
+                 ErrorKind::unsupported);
   ModelBuilder foreign = adder();
   foreign.graph().mutable_node(0)->set_domain("com.microsoft");
   expect_refused(foreign, "op com.microsoft::Add is not supported", ErrorKind::unsupported);

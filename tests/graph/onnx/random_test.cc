@@ -231,5 +231,30 @@ TEST_F(Random, NumbersAreComparedInF32) {
   for (ValueId id : less->inputs) EXPECT_EQ(half.type(id).dtype, DType::f32);
 }
 
+/// Of log-probabilities that do not add up to 1; the same for each row, other draws in each step.
+TEST_F(Random, MultinomialDrawsByProbability) {
+  ModelBuilder b;
+  b.input("x", {kRows, 3});
+  testing::set_int(b.node("Multinomial", {"x"}, {"y"}), "sample_size", kColumns);
+  b.output("y", {kRows, kColumns}, 6);
+  const Graph graph = import(b);
+  std::vector<float> scores;
+  for (int64_t i = 0; i < kRows * 3; ++i)
+    scores.push_back(2 +
+                     std::log(std::vector<float>{0.5F, 0.2F, 0.3F}[static_cast<size_t>(i % 3)]));
+  const Tensor x = Tensor::from(Shape{kRows, 3}, scores, DType::f32);
+  const Tensor first = drawn(graph, 0, x)[0], second = drawn(graph, 1, x)[0];
+  EXPECT_EQ(first.type(), (TensorType{DType::i32, {kRows, kColumns}}));
+  EXPECT_TRUE(equal(first, drawn(graph, 0, x)[0]));
+  EXPECT_FALSE(equal(first, second));
+  std::vector<double> fraction(3, 0);
+  for (int64_t i = 0; i < first.count(); ++i)
+    fraction.at(static_cast<size_t>(first.int_at(i))) += 1.0 / static_cast<double>(first.count());
+  EXPECT_NEAR(fraction[0], 0.5, 0.02);
+  EXPECT_NEAR(fraction[1], 0.2, 0.02);
+  testing::set_int(*b.graph().mutable_node(0), "dtype", testing::kFloat);
+  EXPECT_NE(refusal(b).find("dtype is f32, wanted i32 or i64"), std::string::npos) << refusal(b);
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -118,12 +118,11 @@ TEST_F(ExpertModels, OfTheCommandsOwnModelTrain) {
   EXPECT_LE(largest_difference(one, two), 1e-6) << describe(two.outcome);
 }
 
-/// An expert that looks for its own tokens has a size that depends on them.
-TEST_F(ExpertModels, ThatLookForTheirTokensAreRefused) {
-  const Outcome run = at_.shardrun("train " + golden("experts_sought.legacy.onnx"));
-  EXPECT_EQ(run.status, 2) << describe(run);
-  EXPECT_NE(message(run).find("NonZero"), std::string::npos) << describe(run);
-  EXPECT_NE(message(run).find("Mixtures of experts"), std::string::npos) << describe(run);
+/// An expert that looks for its own tokens computes all, and leaves out those of others.
+TEST_F(ExpertModels, ThatLookForTheirTokensTrain) {
+  const TrainingRun one = trained("sought", {}, "", "legacy");
+  expect_pytorchs("sought", one);
+  expect_pytorchs("sought", trained("sought", mpi(2), " --planner dp", "legacy"));
 }
 
 }  // namespace

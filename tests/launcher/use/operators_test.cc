@@ -1,0 +1,97 @@
+// Models with operators that few have, as PyTorch exports them, by the real command: PyTorch's
+// losses on one rank and on two that really start.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "exec/data/data_files.h"
+#include "tests/launcher/command.h"
+
+namespace shardrun::test {
+namespace {
+
+/// Of losses that PyTorch computed in f64, which are stored in f32.
+constexpr double kTolerance = 5e-6;
+
+class Operators : public testing::Test {
+ protected:
+  Workspace at_;
+
+  static std::string golden(const std::string& file) {
+    return std::string(SHARDRUN_GOLDEN) + "/operators_" + file;
+  }
+  TrainingRun trained(const std::string& model, Ranks ranks, const std::string& flags = "") {
+    const std::string data = golden(model.substr(0, model.find('.'))) + ".npz";
+    return train(at_, ranks,
+                 "train " + golden(model) + ".onnx --data npz:" + data +
+                     " --validation 0 --steps 6 --optimizer sgd --momentum 0.9 --lr 0.05" + flags);
+  }
+  static void expect_pytorchs(const std::string& model, const TrainingRun& run) {
+    const NpzArchive archive(golden(model.substr(0, model.find('.'))) + ".npz");
+    const StoredArray* losses = archive.find("losses");
+    ASSERT_EQ(run.losses.size(), 6U) << describe(run.outcome);
+    for (size_t i = 0; i < 6; ++i) {
+      float want = 0;
+      std::memcpy(&want, losses->data + i * sizeof want, sizeof want);
+      EXPECT_NEAR(run.losses[i], want, kTolerance * std::abs(want)) << model << ", step " << i;
+    }
+  }
+  void expect_pytorchs(const std::vector<std::string>& models) {
+    for (const std::string& model : models) expect_pytorchs(model, trained(model, {}));
+  }
+};
+
+/// logits[labels != -100] and its relatives: the mean is over what the mask picks.
+TEST_F(Operators, OfRowsThatAMaskPicks) {
+  expect_pytorchs({"picked_labels.legacy", "picked_head.legacy", "picked_sum.legacy",
+                   "picked_mse.legacy", "picked_by_hand.dynamo", "picked_elements.dynamo",
+                   "picked_extremes.legacy", "picked_two_masks.dynamo", "picked_flattened.dynamo"});
+}
+
+/// They may go back to where they came from: experts that look for their tokens do so.
+TEST_F(Operators, OfRowsThatGoBack) {
+  expect_pytorchs({"sought.dynamo", "sought.legacy", "assigned.legacy"});
+}
+
+TEST_F(Operators, OfBagsWhoseOffsetsAreData) {
+  expect_pytorchs({"bag_mean.dynamo", "bag_mean.legacy", "bag_max.legacy", "bag_weighted.legacy",
+                   "bag_last.dynamo", "bag_padded.dynamo", "dlrm_bags.dynamo", "dlrm_bags.legacy"});
+}
+
+TEST_F(Operators, OfImages) {
+  expect_pytorchs({"grid_bilinear_reflection.legacy", "grid_bicubic_border_aligned.legacy",
+                   "folded.legacy", "antialias_bicubic.dynamo"});
+}
+
+TEST_F(Operators, OfSignalsAndScans) {
+  expect_pytorchs({"waves_stft.dynamo", "waves_stft_plain.dynamo", "waves_irfft.dynamo",
+                   "scanned.dynamo", "ctcbyhand.dynamo"});
+}
+
+/// One row by its number: a sentence that names the nodes, and three lines of what to do.
+TEST_F(Operators, ThatAreRefusedSayWhatToDo) {
+  const Outcome run = at_.shardrun("train " + golden("picked_one.legacy.onnx"));
+  EXPECT_EQ(run.status, 2) << describe(run);
+  EXPECT_NE(message(run).find("op Gather (opset 20): an operand has as many rows as the mask of "
+                              "'/NonZero' picks"),
+            std::string::npos)
+      << describe(run);
+  size_t lines = 0;
+  for (size_t at = run.err.find("\n  - "); at != std::string::npos;
+       at = run.err.find("\n  - ", at + 1))
+    ++lines;
+  EXPECT_EQ(lines, 3U) << describe(run);
+}
+
+/// Two processes of mpirun, whose shares hold other numbers of picked rows.
+TEST_F(Operators, OnTwoRanksHaveTheSameLosses) {
+  for (const std::string model : {"picked_head.legacy", "sought.legacy", "dlrm_bags.legacy",
+                                  "grid_bilinear_reflection.legacy"}) {
+    const bool bags = model.starts_with("dlrm");
+    const TrainingRun two = trained(model, mpi(2), bags ? " --planner fsdp" : " --planner dp");
+    expect_pytorchs(model, two);
+  }
+}
+
+}  // namespace
+}  // namespace shardrun::test
