@@ -176,25 +176,26 @@ TEST(KernelCost, WhatFollowsAProductCostsWhatItComputes) {
   cluster.kernel_latency = 1e-6;
   MeasuredKernels measured;
   measured.grids[{"matmul", "nn", DType::f32}] = {{{{100}, {100}, {100}}}, {1e-3}};
-  measured.ops[{"add", "", DType::f32}] = {false, Curve{{{1, 1e-6}, {1e6, 1e-3}}}};
+  measured.ops[{"add", "", DType::f32}] = {false, Curve{{{1000, 1e-6}, {1e6, 1e-3}}}};
   measured.ops[{"gelu", "", DType::f32}] = {false, Curve{{{80000, 241e-6}}}};
   cluster.measured.kernels = {measured};
   const TensorType square{DType::f32, {100, 100}}, bias{DType::f32, {100}};
   const std::vector<TensorType> out(1, square), kept(2, square);
-  const auto node = [](const std::string& op) {
+  const auto node = [](const std::string& op, size_t operands) {
     Node out;
     out.op = out.name = op;
+    out.inputs.resize(operands);
     return out;
   };
   Node with_bias = matmul("mk,kn->mn");
-  add_post_op(with_bias, node("add"), 0);
+  add_post_op(with_bias, node("add", 2), 0);
   EXPECT_NEAR(kernel_seconds(with_bias, std::vector{square, square, bias}, out, cluster),
               1e-3 + 400 / 1e9, 1e-12);
   Node both = with_bias, keeps = with_bias;
-  add_post_op(both, node("gelu"), 0);
+  add_post_op(both, node("gelu", 1), 0);
   EXPECT_NEAR(kernel_seconds(both, std::vector{square, square, bias}, out, cluster),
               1e-3 + 400 / 1e9 + (240e-6 - 80000 / 1e9), 1e-12);
-  add_post_op(keeps, node("gelu"), 0, true);
+  add_post_op(keeps, node("gelu", 1), 0, true);
   EXPECT_NEAR(kernel_seconds(keeps, std::vector{square, square, bias}, kept, cluster),
               1e-3 + 400 / 1e9 + (240e-6 - 80000 / 1e9) + 40000 / 1e9, 1e-12);
 }
