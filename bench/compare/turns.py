@@ -50,8 +50,9 @@ class Contestant:
         return self
 
     def __exit__(self, *_):
-        self._send(signal.SIGKILL)
-        self.process.wait()
+        while self.process.poll() is None or self.processes():
+            self._send(signal.SIGKILL)
+            time.sleep(0.001)
         os.close(self.pipe)
         self.log.close()
         self.folder.cleanup()
