@@ -2,8 +2,8 @@
 
     ddp            DistributedDataParallel; gradients are reduced in the last micro-batch alone (no_sync)
     ddp-compiled   the same with the module through torch.compile
-    fsdp2          fully_shard of each block: bf16 is gathered, gradients are reduced in f32. Parameters are gathered once a
-                   step, and gradients scattered once
+    fsdp2          fully_shard of each block: bf16 is gathered (f32 where there are batch norms), gradients are reduced in
+                   f32. Parameters are gathered once a step, and gradients scattered once
     fsdp2-full     the same, but parameters are dropped after their block's passes, and gathered again: less memory
     tp             DTensor's tensor parallelism, Megatron's layout, with the loss of a cut vocabulary
 
@@ -72,8 +72,10 @@ class Fsdp2:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         self.full = options.mode == "fsdp2-full"
+        module.to(memory_format=torch.contiguous_format)  # it takes no other parameters
         policy = {"mesh": init_device_mesh("cpu", (options.ranks,)), "reshard_after_forward": self.full}
-        if options.dtype == "bf16":
+        norms = any(isinstance(part, torch.nn.BatchNorm2d) for part in module.modules())
+        if options.dtype == "bf16" and not norms:  # a batch norm takes no bf16 scale beside f32 statistics
             policy["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in family.blocks(module):
             fully_shard(block, **policy)
