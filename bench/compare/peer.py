@@ -61,15 +61,16 @@ def load_data(path, device="cpu"):
 
 
 def optimizer_of(torch, module, options):
-    """The fused kind, the fastest one. Decay is on tensors of two or more dims alone, unless --decay-all. A group has
-    DTensors or others, for one fused call takes no mixture."""
+    """The fused kind, the fastest one; SGD of DTensors, which has none, by lists of tensors. Decay is on tensors of two or
+    more dims alone, unless --decay-all. A group has DTensors or others, for one fused call takes no mixture."""
     groups = {}
     for parameter in module.parameters():
         decayed = options.decay_all or parameter.dim() > 1
         groups.setdefault((decayed, type(parameter.data)), []).append(parameter)
     groups = [{"params": p, "weight_decay": options.weight_decay if decayed else 0.0} for (decayed, _), p in groups.items()]
     if options.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=options.lr, momentum=0.9, nesterov=options.nesterov, fused=True)
+        how = {"foreach": True} if any(hasattr(p, "full_tensor") for p in module.parameters()) else {"fused": True}
+        return torch.optim.SGD(groups, lr=options.lr, momentum=0.9, nesterov=options.nesterov, **how)
     kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=options.lr, fused=True)
 
