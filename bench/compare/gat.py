@@ -29,8 +29,11 @@ def dense(settings, weights, data):
     module = nn.ModuleDict({"layers": nn.ModuleList(
         [Dense(settings["features"], settings["heads"], settings["hidden"])])})
     load(module, weights)
-    layer, features, adjacency = module["layers"][0], data["features"], data["adjacency"]
-    return module, lambda: F.cross_entropy(layer(features, adjacency), data["target"])
+    return module, dense_loss, data
+
+
+def dense_loss(module, data):
+    return F.cross_entropy(module["layers"][0](data["features"], data["adjacency"]), data["target"])
 
 
 class Sparse(nn.Module):
@@ -60,11 +63,13 @@ def sparse(settings, weights, data):
     module = Sparse(settings["features"], settings["hidden"], settings["classes"], settings["heads"],
                     settings["dropout"])
     load(module, weights, rename=ours, transposed=lambda name: name.endswith("lin.weight"))
-    features = data["features"]
-    features = features / features.sum(1, keepdim=True).clamp(min=1e-12)
-    mask, edges = data["train_mask"], data["edge_index"]
-    target = data["labels"][mask]
-    return module, lambda: F.cross_entropy(module(features, edges)[mask], target)
+    features, mask = data["features"], data["train_mask"]
+    return module, sparse_loss, {"features": features / features.sum(1, keepdim=True).clamp(min=1e-12), "mask": mask,
+                                 "edges": data["edge_index"], "target": data["labels"][mask]}
+
+
+def sparse_loss(module, data):
+    return F.cross_entropy(module(data["features"], data["edges"])[data["mask"]], data["target"])
 
 
 def build(settings, weights, data):

@@ -1,8 +1,8 @@
 """PyTorch's side of a comparison: the same model with the same weights, batch, loss and optimizer, step after step.
 
 Run by bench/compare/compare with the Python of SHARDRUN_PEER_PYTHON. `--family` names the file beside this one that has
-`build(settings, weights, data)`: the module, and its loss as a function of nothing. A line of JSON a step goes to `--metrics`;
-the first one carries versions and the number of parameters too.
+`build(settings, weights, data)`: the module, its loss as a function of module and data, and the data as the loss takes it. A
+line of JSON a step goes to `--metrics`; the first one carries versions and the number of parameters too.
 """
 import argparse
 import contextlib
@@ -10,16 +10,14 @@ import importlib
 import json
 
 
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options_of(about):
+    """The parser of what every peer is told of its training."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--family", required=True, choices=["gpt", "wide_resnet", "gat"])
     parser.add_argument("--model", required=True, help="the ONNX file, for its weights")
     parser.add_argument("--data", required=True, help="an archive with one batch, as train --data npz: takes it")
     parser.add_argument("--settings", default="{}", help="of the family, as JSON")
-    parser.add_argument("--mode", choices=["eager", "compiled"], default="eager")
     parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--optimizer", choices=["adamw", "adam", "sgd"], default="adamw")
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--weight-decay", type=float, default=0)
@@ -28,6 +26,14 @@ def parse():
     parser.add_argument("--clip", type=float, default=0)
     parser.add_argument("--metrics", help="where the lines go")
     parser.add_argument("--rates", action="store_true", help="print this machine's measured ceilings instead")
+    return parser
+
+
+def parse():
+    parser = options_of(__doc__)
+    parser.add_argument("--mode", choices=["eager", "compiled"], default="eager")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
     return parser.parse_args()
 
 
@@ -48,26 +54,37 @@ def load(module, weights, rename=lambda name: name, transposed=lambda name: Fals
             parameter.copy_(value.T if transposed(name) else value.reshape(parameter.shape))
 
 
+def load_data(path, device="cpu"):
+    import numpy
+    import torch
+    return {name: torch.from_numpy(value).to(device) for name, value in numpy.load(path).items()}
+
+
 def optimizer_of(torch, module, options):
-    """The fused kind, the fastest one. Decay is on tensors of two or more dims alone, unless --decay-all."""
-    groups = {True: [], False: []}
+    """The fused kind, the fastest one; SGD of DTensors, which has none, by lists of tensors. Decay is on tensors of two or
+    more dims alone, unless --decay-all. A group has DTensors or others, for one fused call takes no mixture."""
+    groups = {}
     for parameter in module.parameters():
-        groups[options.decay_all or parameter.dim() > 1].append(parameter)
-    groups = [{"params": p, "weight_decay": options.weight_decay if decayed else 0.0} for decayed, p in groups.items() if p]
+        decayed = options.decay_all or parameter.dim() > 1
+        groups.setdefault((decayed, type(parameter.data)), []).append(parameter)
+    groups = [{"params": p, "weight_decay": options.weight_decay if decayed else 0.0} for (decayed, _), p in groups.items()]
     if options.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=options.lr, momentum=0.9, nesterov=options.nesterov, fused=True)
+        how = {"foreach": True} if any(hasattr(p, "full_tensor") for p in module.parameters()) else {"fused": True}
+        return torch.optim.SGD(groups, lr=options.lr, momentum=0.9, nesterov=options.nesterov, **how)
     kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, lr=options.lr, fused=True)
 
 
-def rates(torch, dtype):
-    """FLOP/s of a square product and bytes/s of a sum of two large arrays into a third, the best of several."""
+def rates(torch, dtype, together=lambda: None):
+    """FLOP/s of a square product and bytes/s of a sum of two large arrays into a third, the best of several. `together` is
+    called before each."""
     import time
 
     def best(f, repeats):
         f()
         times = []
         for _ in range(repeats):
+            together()
             start = time.perf_counter()
             f()
             times.append(time.perf_counter() - start)
@@ -81,7 +98,6 @@ def rates(torch, dtype):
 
 def main():
     options = parse()
-    import numpy
     import torch
     torch.set_num_threads(options.threads)
     dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float32
@@ -91,8 +107,7 @@ def main():
     family = importlib.import_module(options.family)
     settings = json.loads(options.settings)
     torch.backends.cudnn.benchmark = True
-    data = {name: torch.from_numpy(value).to(options.device) for name, value in numpy.load(options.data).items()}
-    module, loss_of = family.build(settings, weights_of(options.model), data)
+    module, loss_of, data = family.build(settings, weights_of(options.model), load_data(options.data, options.device))
     module.to(options.device).train()
     compute = torch.compile(loss_of) if options.mode == "compiled" else loss_of
     optimizer = optimizer_of(torch, module, options)
@@ -105,7 +120,7 @@ def main():
     with open(options.metrics, "w") as metrics:
         while True:
             with narrow:
-                loss = compute()
+                loss = compute(module, data)
             loss.backward()
             if options.clip > 0:
                 torch.nn.utils.clip_grad_norm_(module.parameters(), options.clip, foreach=True)

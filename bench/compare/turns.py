@@ -1,7 +1,8 @@
 """Two training processes, step by step, and what their pairs of turns are worth.
 
-A contestant is a process that writes a line of JSON to a pipe after each step. It is stopped (SIGSTOP) but in its own
-turn, so that never both compute, and a change of the machine's load meets both:
+A contestant is a process that writes a line of JSON to a pipe after each step; so is one that starts others, the ranks of a
+job, of which one writes. It is stopped (SIGSTOP), with all that it started, but in its own turn, so that never both compute,
+and a change of the machine's load meets both:
 
     with Contestant("ours", command, environment) as a, Contestant("PyTorch", ...) as b:
         pairs = alternate(a, b, pairs=7, least=0.5)  # turns of half a second in the order ab ba ab ...
@@ -49,20 +50,46 @@ class Contestant:
         return self
 
     def __exit__(self, *_):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        while self.process.poll() is None or self.processes():
+            self._send(signal.SIGKILL)
+            time.sleep(0.001)
         os.close(self.pipe)
         self.log.close()
         self.folder.cleanup()
 
+    def processes(self):
+        """Of its session, which is what it started too: {id: fields of /proc/ID/stat from the state on}, but what ended."""
+        out = {}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{entry}/stat") as f:
+                    fields = f.read().rsplit(")", 1)[1].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            if int(fields[3]) == self.process.pid and fields[0] not in "ZX":
+                out[int(entry)] = fields
+        return out
+
+    def ranks(self):
+        """Its processes that started none."""
+        every = self.processes()
+        return sorted(set(every) - {int(fields[1]) for fields in every.values()})
+
+    def _send(self, signal_number):
+        for process in self.processes():
+            try:
+                os.kill(process, signal_number)
+            except ProcessLookupError:
+                pass
+
     def _go(self):
-        os.killpg(self.process.pid, signal.SIGCONT)
+        self._send(signal.SIGCONT)
 
     def _stop(self):
-        """Returns when it has stopped, or ended."""
-        os.killpg(self.process.pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        """Returns when all have stopped, or ended."""
+        while any(fields[0] not in "Tt" for fields in self.processes().values()):
+            self._send(signal.SIGSTOP)
+            time.sleep(0.001)
 
     def output(self):
         self.log.flush()
@@ -114,9 +141,27 @@ class Contestant:
         self._stop()
 
     def processor_seconds(self):
-        with open(f"/proc/{self.process.pid}/stat") as f:
-            fields = f.read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """Of those that still run."""
+        ticks = sum(int(fields[11]) + int(fields[12]) for fields in self.processes().values())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def forget_peak(self):
+        """Peaks count from now on."""
+        for rank in self.ranks():
+            with open(f"/proc/{rank}/clear_refs", "w") as f:
+                f.write("5")
+
+    def peak_bytes(self):
+        """Of each rank, the most that was resident since forget_peak(). Of pages that several processes map, each has its
+        part, as they do now."""
+        return [kib(rank, "status", "VmHWM") - kib(rank, "smaps_rollup", "Rss") + kib(rank, "smaps_rollup", "Pss")
+                for rank in self.ranks()]
+
+
+def kib(process, file, name):
+    """Bytes of a line "NAME: 123 kB"."""
+    with open(f"/proc/{process}/{file}") as f:
+        return next(int(line.split()[1]) << 10 for line in f if line.startswith(name + ":"))
 
 
 def machine_seconds():

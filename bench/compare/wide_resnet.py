@@ -93,9 +93,16 @@ def build(settings, weights, data):
         module = Cifar(settings["layers"], settings["width"], classes)
     load(module, weights)
     module = module.to(memory_format=torch.channels_last)
-    images = data["images"].contiguous(memory_format=torch.channels_last)
-    target = data["target"]
-    return module, lambda: F.cross_entropy(module(images), target)
+    return module, loss, {**data, "images": data["images"].contiguous(memory_format=torch.channels_last)}
+
+
+def loss(module, data):
+    return F.cross_entropy(module(data["images"]), data["target"])
+
+
+def blocks(module):
+    """What FSDP gathers one after the other."""
+    return [block for name, stage in module.named_children() if name.startswith("layer") for block in stage]
 
 
 def version():

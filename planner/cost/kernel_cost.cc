@@ -100,6 +100,42 @@ double measured_seconds(CostClass cost, const Node& node, std::span<const Tensor
   return 0;
 }
 
+double bytes_of(std::span<const TensorType> types) {
+  double bytes = 0;
+  for (const TensorType& t : types) bytes += static_cast<double>(byte_size(t));
+  return bytes;
+}
+
+/// What an op behind a product takes more. Alone it would also read the result so far from memory
+/// and write its own there; now these two pass through registers. An add is left with its other
+/// operand, a GELU with its exponentials.
+double post_seconds(const PostOp& post, const TensorType& result, std::span<const TensorType> in,
+                    const Cluster& cluster) {
+  const std::vector<TensorType> operands = types_of(post, result, in);
+  const double bandwidth = cluster.memory_bandwidth.value();
+  const double passed = 2 * static_cast<double>(byte_size(result));
+  const double alone = kernel_seconds(post.node, operands, {&result, 1}, cluster);
+  return std::max(alone - cluster.kernel_latency - passed / bandwidth,
+                  (bytes_of(operands) - passed / 2) / bandwidth);
+}
+
+/// A product with what follows it, or an update that lays out weights. What neither of the parts
+/// has comes from memory once.
+double fused_seconds(const Node& node, std::span<const TensorType> in,
+                     std::span<const TensorType> out, const Cluster& cluster) {
+  const double bandwidth = cluster.memory_bandwidth.value();
+  if (is_packed_update(node.op)) {
+    const size_t results = PackedUpdate::of(node, in.size()).first;
+    return kernel_seconds(without_layouts(node), in, out.first(results), cluster) +
+           bytes_of(out.subspan(results)) / bandwidth;
+  }
+  double seconds =
+      kernel_seconds(without_post_ops(node), in.first(kOwnOperands), out.first(1), cluster) +
+      bytes_of(out.subspan(1)) / bandwidth;
+  for (const PostOp& post : post_ops(node)) seconds += post_seconds(post, out[0], in, cluster);
+  return seconds;
+}
+
 }  // namespace
 
 KernelWork work_of(const Node& node, std::span<const TensorType> in,
@@ -152,17 +188,7 @@ MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
   const CostClass cost = op_def(node.op).cost;
-  if (cost == CostClass::fused) {  // what it takes more comes from memory once
-    const bool update = is_packed_update(node.op);
-    const Node alone = update ? without_layouts(node) : without_post_ops(node);
-    const size_t operands = update ? in.size() : kOwnOperands,
-                 results = update ? PackedUpdate::of(node, in.size()).first : 1;
-    double bytes = 0;
-    for (const TensorType& t : in.subspan(operands)) bytes += static_cast<double>(byte_size(t));
-    for (const TensorType& t : out.subspan(results)) bytes += static_cast<double>(byte_size(t));
-    return kernel_seconds(alone, in.first(operands), out.first(results), cluster) +
-           bytes / cluster.memory_bandwidth.value();
-  }
+  if (cost == CostClass::fused) return fused_seconds(node, in, out, cluster);
   KernelWork work = work_of(node, in, out);
   if (cost == CostClass::free) work.bytes = work.flops = 0;
   if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {

@@ -4,6 +4,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -19,6 +20,25 @@ with open(sys.argv[1], "a") as notes, open(sys.argv[4], "w") as metrics:
         step += 1
         print(sys.argv[2], step, file=notes, flush=True)
         print(json.dumps({"loss": float(step)}), file=metrics, flush=True)
+"""
+
+
+# A job: two ranks in a process group of their own each, of which rank 0 writes; both note when they are.
+JOB = """
+import os, subprocess, sys
+ranks = [subprocess.Popen([sys.executable, "-c", RANK, str(rank), *sys.argv[1:]], preexec_fn=os.setpgrp) for rank in range(2)]
+ranks[0].wait()
+"""
+RANK = """
+import json, sys, time
+held = bytearray(64 << 20)  # and gone before the first step
+del held
+with open(sys.argv[2], "a") as notes, open(sys.argv[4], "w") as metrics:
+    while True:
+        time.sleep(0.005)
+        print(sys.argv[1], file=notes, flush=True)
+        if sys.argv[1] == "0":
+            print(json.dumps({"loss": 1.0}), file=metrics, flush=True)
 """
 
 
@@ -77,6 +97,27 @@ class Turns(unittest.TestCase):
                 steps = [int(line[2:]) for line in lines if line[0] == letter]
                 self.assertEqual(steps, list(range(1, len(steps) + 1)))
                 self.assertGreater(len(steps), 2)
+
+    def test_a_job_stops_and_ends_with_its_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            notes = pathlib.Path(folder) / "notes"
+            with Contestant("job", [sys.executable, "-c", f"RANK = {RANK!r}\n{JOB}", str(notes)]) as job:
+                warm_up(job, 2)
+                ranks = job.ranks()
+                self.assertEqual(len(ranks), 2)
+                self.assertEqual(set(job.processes()) - set(ranks), {job.process.pid})
+                self.assertTrue(all(fields[0] in "Tt" for fields in job.processes().values()))
+                seen = notes.read_text()
+                self.assertGreater(min(seen.count("0"), seen.count("1")), 0)
+                time.sleep(0.1)
+                self.assertEqual(notes.read_text(), seen)
+                before = job.peak_bytes()
+                job.forget_peak()
+                after = job.peak_bytes()
+                self.assertTrue(all(b - a > 32 << 20 for a, b in zip(after, before)), (before, after))
+                job.turn(0.02)
+                self.assertGreater(len(notes.read_text()), len(seen))
+            self.assertEqual(job.processes(), {})
 
     def test_a_lap_counts_whole_steps(self):
         # The first line's step may have been done while the process was stopped, by a device that was not.

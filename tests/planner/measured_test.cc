@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "planner/cost/kernel_cost.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {
@@ -165,6 +166,38 @@ TEST(KernelCost, WhatIsMeasuredGoesBeforeTheRoofline) {
   exp.op = "exp";
   const std::vector<TensorType> half(1, {DType::bf16, {1000}});
   EXPECT_DOUBLE_EQ(kernel_seconds(exp, half, half, cluster), 9e-6 * 4);
+}
+
+/// An add behind a product reads its other operand; a GELU's exponentials stay, and its passes
+/// through memory do not. A result that is kept is written.
+TEST(KernelCost, WhatFollowsAProductCostsWhatItComputes) {
+  Cluster cluster;
+  cluster.memory_bandwidth = {1e9};
+  cluster.kernel_latency = 1e-6;
+  MeasuredKernels measured;
+  measured.grids[{"matmul", "nn", DType::f32}] = {{{{100}, {100}, {100}}}, {1e-3}};
+  measured.ops[{"add", "", DType::f32}] = {false, Curve{{{1000, 1e-6}, {1e6, 1e-3}}}};
+  measured.ops[{"gelu", "", DType::f32}] = {false, Curve{{{80000, 241e-6}}}};
+  cluster.measured.kernels = {measured};
+  const TensorType square{DType::f32, {100, 100}}, bias{DType::f32, {100}};
+  const std::vector<TensorType> out(1, square), kept(2, square);
+  const auto node = [](const std::string& op, size_t operands) {
+    Node out;
+    out.op = out.name = op;
+    out.inputs.resize(operands);
+    return out;
+  };
+  Node with_bias = matmul("mk,kn->mn");
+  add_post_op(with_bias, node("add", 2), 0);
+  EXPECT_NEAR(kernel_seconds(with_bias, std::vector{square, square, bias}, out, cluster),
+              1e-3 + 400 / 1e9, 1e-12);
+  Node both = with_bias, keeps = with_bias;
+  add_post_op(both, node("gelu", 1), 0);
+  EXPECT_NEAR(kernel_seconds(both, std::vector{square, square, bias}, out, cluster),
+              1e-3 + 400 / 1e9 + (240e-6 - 80000 / 1e9), 1e-12);
+  add_post_op(keeps, node("gelu", 1), 0, true);
+  EXPECT_NEAR(kernel_seconds(keeps, std::vector{square, square, bias}, kept, cluster),
+              1e-3 + 400 / 1e9 + (240e-6 - 80000 / 1e9) + 40000 / 1e9, 1e-12);
 }
 
 /// Queries and keys of 2, values of 126: a pair costs as one of 64 and 64. The gradient has three

@@ -312,12 +312,23 @@ std::vector<CalibrationOp> other_calls() {
     return call("cross_entropy_join", {},
                 {{DType::i64, {tokens}}, {t, {tokens}}, {DType::f32, {tokens, 2}}});
   }));
-  out.push_back(by_bytes("batch_norm_grad", "", [](DType t, double n) {
-    const TensorType x{t, {whole(n / 1024), 4, 4, 64}}, c{DType::f32, {64}};
-    return call("batch_norm_grad",
-                {{"eps", 1e-5}, {"count", x.shape[0] * 16}, {"channels_last", int64_t{1}}},
-                {x, x, c, c, c, {DType::f64, {2, 64}}});
-  }));
+  // Of channels last, with the relu behind.
+  const std::pair<const char*, const char*> norms[] = {{"batch_moments", "x"},
+                                                       {"batch_norm", "xcccc"},
+                                                       {"batch_norm_reduce_grad", "xxcccc"},
+                                                       {"batch_norm_grad", "xxcccsc"}};
+  for (const auto& [op, operands] : norms) {
+    out.push_back(by_bytes(op, "", [op = op, kinds = std::string(operands)](DType t, double n) {
+      const TensorType x{t, {whole(n / 1024), 4, 4, 64}}, c{DType::f32, {64}},
+          sums{DType::f64, {2, 64}};
+      Attrs attrs = {{"channels_last", int64_t{1}}};
+      if (kinds.size() > 1) attrs.set("eps", 1e-5), attrs.set("relu", int64_t{1});
+      if (std::string(op) == "batch_norm_grad") attrs.set("count", x.shape[0] * 16);
+      std::vector<TensorType> in;
+      for (const char kind : kinds) in.push_back(kind == 'x' ? x : kind == 'c' ? c : sums);
+      return call(op, attrs, in);
+    }));
+  }
   out.push_back(by_bytes("lstm", "", [](DType, double n) {
     const int64_t steps = 8, samples = whole(n), hidden = 64;
     const TensorType gates{DType::f32, {steps, samples, 4, hidden}},
@@ -406,6 +417,7 @@ std::vector<CalibrationOp> calibration_ops() {
                                           "mul",
                                           "cross_entropy",
                                           "cross_entropy_grad",
+                                          "cross_entropy_and_grad",
                                           "gather",
                                           "gather_grad",
                                           "reduce_sum_squares",

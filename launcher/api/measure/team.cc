@@ -171,6 +171,8 @@ CalibrationCall matmul_call(DType dtype, const std::string& layout,
   call.node.op = call.node.name = "matmul";
   call.node.attrs.set("equation", std::string(a ? "km" : "mk") + "," + (b ? "nk" : "kn") + "->mn");
   call.in = {{dtype, a ? Shape{k, m} : Shape{m, k}}, {dtype, b ? Shape{n, k} : Shape{k, n}}};
+  if (layout == "tn" && dtype == DType::bf16)
+    call.node.attrs.set("out_dtype", std::string(to_string(DType::f32)));
   return call;
 }
 

@@ -86,7 +86,8 @@ struct CalibrationCall {
 };
 
 /// Matmul of m, n and k, where `layout` says which operands lie transposed (nn, nt,
-/// tn, tt); attention or attention_grad, causal, of heads, length and width.
+/// tn, tt); attention or attention_grad, causal, of heads, length and width. A weight's gradient is
+/// what has layout tn in a step, and is f32 there, of bf16 operands as well.
 CalibrationCall matmul_call(DType dtype, const std::string& layout,
                             const std::array<int64_t, 3>& size);
 CalibrationCall attention_call(DType dtype, const std::string& op,

@@ -18,18 +18,6 @@ constexpr const char* kPostSuffix = "_post";
 
 std::string prefix_of(size_t index) { return "post" + std::to_string(index) + "."; }
 
-/// Operand types of one, with what the result is so far among them.
-std::vector<TensorType> types_of(const PostOp& post, const TensorType& type,
-                                 std::span<const TensorType> in) {
-  std::vector<TensorType> out;
-  for (size_t i : post.operands) {
-    SR_REQUIRE(i < in.size(), invalid_input, post.node.op, " behind it lacks an operand");
-    out.push_back(in[i]);
-  }
-  out.insert(out.begin() + static_cast<std::ptrdiff_t>(post.at), type);
-  return out;
-}
-
 }  // namespace
 
 std::vector<PostOp> post_ops(const Node& node) {
@@ -51,6 +39,17 @@ std::vector<PostOp> post_ops(const Node& node) {
     for (int64_t i = 0; i < places.at(2 * index + 1); ++i) post.operands.push_back(operand++);
     out.push_back(std::move(post));
   }
+  return out;
+}
+
+std::vector<TensorType> types_of(const PostOp& post, const TensorType& so_far,
+                                 std::span<const TensorType> in) {
+  std::vector<TensorType> out;
+  for (size_t i : post.operands) {
+    SR_REQUIRE(i < in.size(), invalid_input, post.node.op, " behind it lacks an operand");
+    out.push_back(in[i]);
+  }
+  out.insert(out.begin() + static_cast<std::ptrdiff_t>(post.at), so_far);
   return out;
 }
 

@@ -35,6 +35,9 @@ inline constexpr size_t kOwnOperands = 2;
 
 /// Those of a step; none if there are none.
 std::vector<PostOp> post_ops(const Node& node);
+/// Operand types of one, the result so far, of type `so_far`, among them. `in`: those of the step.
+std::vector<TensorType> types_of(const PostOp& post, const TensorType& so_far,
+                                 std::span<const TensorType> in);
 /// Which of them takes what is the second result.
 std::optional<size_t> kept_before(const Node& node);
 /// Appends one; `node` may be a product or convolution alone. Its other operands are the next that

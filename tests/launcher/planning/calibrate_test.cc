@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/round_up.h"
 #include "graph/op_def.h"
+#include "graph/ops/window.h"
 #include "graph/program.h"
 #include "kernels/cpu/cpu.h"
 #include "planner/cost/cluster_file.h"
@@ -56,6 +57,32 @@ TEST(Calibrate, EveryOpIsMeasured) {
         << def->name;
   }
   EXPECT_EQ(measured, std::set<std::string>{});
+}
+
+/// Results of the types that steps have: a weight's gradient is f32.
+TEST(Calibrate, ProductsMakeWhatStepsMake) {
+  const auto made = [](DType dtype, const std::string& layout) {
+    const CalibrationCall call = matmul_call(dtype, layout, {16, 32, 64});
+    return infer_types(call.node, call.in)[0];
+  };
+  EXPECT_EQ(made(DType::bf16, "tn"), (TensorType{DType::f32, {16, 32}}));
+  EXPECT_EQ(made(DType::bf16, "nn"), (TensorType{DType::bf16, {16, 32}}));
+  EXPECT_EQ(made(DType::bf16, "nt"), (TensorType{DType::bf16, {16, 32}}));
+  EXPECT_EQ(made(DType::f32, "tn"), (TensorType{DType::f32, {16, 32}}));
+}
+
+/// Batch norms as networks of images have them: channels last, with the relu behind.
+TEST(Calibrate, NormsAreThoseOfImages) {
+  int norms = 0;
+  for (const CalibrationOp& op : calibration_ops()) {
+    if (!op.op.starts_with("batch_") || op.op == "batch_statistics") continue;
+    const CalibrationCall call = op.call(DType::bf16, 0x1p22);
+    EXPECT_TRUE(channels_last(call.node)) << op.op;
+    EXPECT_EQ(call.node.attrs.i("relu", 0), op.op == "batch_moments" ? 0 : 1) << op.op;
+    EXPECT_EQ(call.in[0].dtype, DType::bf16) << op.op;
+    ++norms;
+  }
+  EXPECT_EQ(norms, 4);
 }
 
 TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
