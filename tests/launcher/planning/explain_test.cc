@@ -97,7 +97,8 @@ TEST_F(Explains, DifferencesAddUp) {
     }
   }
   for (const char* part : {"compute", "resharding by all_reduce", "resharding by all_gather",
-                           "resharding by reduce_scatter", "exchange by halo_exchange"})
+                           "resharding by reduce_scatter", "exchange by halo_exchange",
+                           "several nodes in one kernel"})
     EXPECT_EQ(seen.count(part), 1u) << part;
 }
 
@@ -132,7 +133,9 @@ TEST_F(Explains, PlanFilesDescribeNodes) {
           node.at("exchange_seconds").get<double>() + node.at("resharding_seconds").get<double>();
       ++phases[node.at("phase")];
     }
-    EXPECT_NEAR(compute, train.at("compute_seconds"), 1e-9 * compute) << how;
+    // Several nodes are one kernel.
+    EXPECT_LT(train.at("compute_seconds"), compute) << how;
+    EXPECT_GT(train.at("compute_seconds"), 0.3 * compute) << how;
     const double communication = train.at("comm_seconds");
     if (how.find("a100-80") != std::string::npos) {
       EXPECT_NEAR(moved, communication, 1e-9 * moved) << how;

@@ -47,7 +47,7 @@ struct SimulateRequest {
 
 struct SimulateReport {
   double seconds = 0;          // of a step, without jitter
-  double planned_seconds = 0;  // as the plan has it, which prices nodes
+  double planned_seconds = 0;  // as the plan has it
   double steps_seconds = 0;    // prices of the first rank's steps one after the other
   int64_t peak_bytes = 0;      // of the fullest rank; with stages 0: not known
   std::string text;            // for people
