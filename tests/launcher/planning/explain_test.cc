@@ -96,9 +96,9 @@ TEST_F(Explains, DifferencesAddUp) {
       EXPECT_FALSE(says(text, "otherwise")) << text;  // all of it is accounted for
     }
   }
-  for (const char* part : {"compute", "resharding by all_reduce", "resharding by all_gather",
-                           "resharding by reduce_scatter", "exchange by halo_exchange",
-                           "several nodes in one kernel"})
+  for (const char* part :
+       {"compute", "resharding by all_reduce", "resharding by all_gather",
+        "resharding by reduce_scatter", "exchange by halo_exchange", "several nodes in one kernel"})
     EXPECT_EQ(seen.count(part), 1u) << part;
 }
 

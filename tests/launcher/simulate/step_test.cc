@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -56,8 +57,7 @@ class SimulatedSteps : public testing::Test {
     const std::vector<int64_t> bytes = plan.predicted_bytes();
     out.plan_bytes = *std::max_element(bytes.begin(), bytes.end());
     const Json train = Json::parse(plan.json())["train"];
-    out.plan_seconds =
-        train["compute_seconds"].get<double>() + train["comm_seconds"].get<double>();
+    out.plan_seconds = train["compute_seconds"].get<double>() + train["comm_seconds"].get<double>();
     out.sent = plan_figures(world_, model, plan).sent_bytes;
     return out;
   }
@@ -86,7 +86,8 @@ TEST_F(SimulatedSteps, AreTheSumOfPricesWithoutOverlap) {
       const Outcome serial = simulated("a100-80", planner, "4", micro_batches, request);
       const double sum = serial.report.steps_seconds;
       EXPECT_NEAR(serial.report.seconds, sum, 1e-9 * sum) << planner << micro_batches;
-      EXPECT_NEAR(serial.report.seconds, serial.plan_seconds, 1e-9 * sum) << planner << micro_batches;
+      EXPECT_NEAR(serial.report.seconds, serial.plan_seconds, 1e-9 * sum)
+          << planner << micro_batches;
       EXPECT_EQ(serial.report.peak_bytes, serial.plan_bytes);
       for (const char* streams : {"one", "axes"}) {
         request.comm_streams = streams;
@@ -222,6 +223,49 @@ TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
   refused([](auto& r) { r.jitter = -1; }, 1, "--jitter");
   refused([](auto& r) { r.beside = 0.5; }, 1, "--beside");
   refused([](auto& r) { r.mtbf_hours = -1; }, 1, "--mtbf");
+}
+
+/// Models and clusters that nobody measured: more to do takes longer, faster links do not.
+TEST(UnseenModels, AreMonotone) {
+  struct Unseen {
+    int hidden = 1536, layers = 18, micro_batches = 4;
+    std::string links = "1x";
+  };
+  World world = World::threads(1);
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("unseen_models_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
+  const auto seconds = [&](const Unseen& of) {
+    GptModel gpt;
+    gpt.layers = of.layers, gpt.hidden = of.hidden, gpt.heads = 16, gpt.vocab = 50304;
+    gpt.context = 1024, gpt.weights = false;
+    write_gpt(gpt, path);
+    ModelOptions options;
+    options.batch = 4, options.accumulate = of.micro_batches, options.dtype = "bf16";
+    const Model model = load_model(world, path, options);
+    PlanRequest request;
+    request.mesh = "data=2,model=2", request.planner = "dp+megatron";
+    request.cluster = "a100-80,within=" + of.links;
+    request.ranks = 4, request.with_evaluation = false;
+    const TrainingPlan plan = make_plan(world, model, request);
+    SimulateRequest theirs;
+    theirs.assume = "megatron", theirs.constants.dispatch_us = 5;
+    return std::array{simulate(world, model, plan, SimulateRequest()).seconds,
+                      simulate(world, model, plan, theirs).seconds};
+  };
+  const auto ascend = [&](const std::vector<Unseen>& models, const std::string& what) {
+    std::array<double, 2> before = {0, 0};
+    for (const Unseen& model : models) {
+      const std::array<double, 2> now = seconds(model);
+      for (size_t how : {0, 1}) EXPECT_GT(now[how], before[how]) << what << how;
+      before = now;
+    }
+  };
+  ascend({{.hidden = 1024}, {}, {.hidden = 2048}}, "hidden");
+  ascend({{.layers = 12}, {}, {.layers = 24}}, "layers");
+  ascend({{.micro_batches = 2}, {}, {.micro_batches = 8}}, "micro-batches");
+  ascend({{.links = "4x"}, {.links = "2x"}, {}, {.links = "0.5x"}}, "links");
+  std::filesystem::remove(path);
 }
 
 }  // namespace
