@@ -20,7 +20,7 @@ namespace {
 std::map<std::string, int64_t> nanoseconds_of(const Explained& of) {
   std::map<std::string, double> parts = plan_costs(of.graph, of.plan, of.cluster).parts;
   const Program program = of.program(0);
-  parts["several nodes in one kernel"] =
+  parts["kernels of several nodes"] =
       PlannedSteps(of.graph, of.plan, of.cluster, program).seconds_of_kernels() - parts["compute"];
   double rest = of.plan.seconds;
   for (const auto& [name, seconds] : parts) rest -= seconds;
