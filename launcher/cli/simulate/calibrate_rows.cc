@@ -83,23 +83,17 @@ void print_constants(const std::vector<FittedConstant>& fitted) {
 }
 
 SimulateConstants constants_of(const std::vector<FitConstant>& fitted,
-                               const std::vector<double>& values, double scale) {
-  SimulateConstants out = constants_at(scale);
+                               const std::vector<double>& values) {
+  SimulateConstants out;
   for (size_t c = 0; c < fitted.size(); ++c) set_constant(out, fitted[c].name, values[c]);
   return out;
 }
 
-/// All of them, those too that are not fitted and those that cannot be told: these are at the
-/// others' scale.
-nlohmann::json constants_json(const RowCalibration& o, const FitOutcome& fitted,
+nlohmann::json constants_json(const RowCalibration& o, const std::vector<FittedConstant>& fitted,
                               const Predicted& rows) {
   nlohmann::json constants = nlohmann::json::object(), intervals = nlohmann::json::object(),
                  unknown = nlohmann::json::array();
-  for (const std::string& name : constant_names()) {
-    const FitConstant c = constant_to_fit(name);
-    if (c.shares_scale) constants[name] = c.neutral * fitted.scale;
-  }
-  for (const FittedConstant& c : fitted.constants) {
+  for (const FittedConstant& c : fitted) {
     constants[c.name] = c.value;
     if (c.identifiable) {
       intervals[c.name] = {c.low, c.high};
@@ -144,15 +138,15 @@ int run_row_calibration(World& world, const RowCalibration& o) {
   const std::vector<FitConstant> wanted = to_fit(o.fit, fitted_to.rows.size());
   std::vector<double> measured;
   for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);
-  const FitOutcome fitted =
-      fit(wanted, measured, [&](const std::vector<double>& values, double scale) {
-        return simulated.milliseconds(fitted_to.rows, constants_of(wanted, values, scale));
+  const std::vector<FittedConstant> fitted =
+      fit(wanted, measured, [&](const std::vector<double>& values) {
+        return simulated.milliseconds(fitted_to.rows, constants_of(wanted, values));
       });
   std::vector<double> values;
-  for (const FittedConstant& c : fitted.constants) values.push_back(c.value);
-  const SimulateConstants constants = constants_of(wanted, values, fitted.scale);
+  for (const FittedConstant& c : fitted) values.push_back(c.value);
+  const SimulateConstants constants = constants_of(wanted, values);
   fitted_to.milliseconds = simulated.milliseconds(fitted_to.rows, constants);
-  print_constants(fitted.constants);
+  print_constants(fitted);
   fitted_to.print(o.rows);
   nlohmann::json json = constants_json(o, fitted, fitted_to);
   if (!o.output.empty()) write_output(o.output, json.dump(1) + "\n");

@@ -17,7 +17,7 @@ struct NamedConstant {
 /// Spreads: data sheets tell of products within a fifth and of memory within a third; how well
 /// links are used, and how long calls to them take, within a factor of two or three. Hosts differ
 /// most.
-constexpr NamedConstant kConstants[] = {{"dispatch_us", nullptr, 10, 2, true},
+constexpr NamedConstant kConstants[] = {{"dispatch_us", nullptr, 10, 2, false},
                                         {"products", &SimulateConstants::products, 1, 0.2, true},
                                         {"memory", &SimulateConstants::memory, 1, 0.3, true},
                                         {"within", &SimulateConstants::within, 1, 0.7, true},
@@ -62,14 +62,6 @@ FitConstant constant_to_fit(const std::string& name) {
   const NamedConstant& c = constant_named(name);
   return {name, c.neutral, c.spread, c.shares_scale,
           c.field == nullptr ? kDispatchStarts : std::vector<double>()};
-}
-
-SimulateConstants constants_at(double scale) {
-  SimulateConstants out;
-  for (const NamedConstant& c : kConstants) {
-    if (c.shares_scale) set_constant(out, c.name, c.neutral * scale);
-  }
-  return out;
 }
 
 ConstantsFile read_constants(const std::string& path) {

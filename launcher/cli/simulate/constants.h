@@ -16,8 +16,6 @@ std::vector<std::string> constant_names();
 void set_constant(SimulateConstants& constants, const std::string& name, double value);
 /// What is thought of it before there are rows. Throws Failure(call): no such name.
 FitConstant constant_to_fit(const std::string& name);
-/// All that share a scale, at `scale` times their neutral values.
-SimulateConstants constants_at(double scale);
 
 /// A file of calibrate --rows: {"shardrun_constants": 1, "constants": {"dispatch_us": 35}, ...}.
 struct ConstantsFile {

@@ -21,7 +21,7 @@ constexpr int kMostSteps = 15;
 constexpr double kNoise = 0.06;  // of logarithmic errors, before any are known
 constexpr double kMostNoise = 0.3;
 constexpr double kSettled = 0.1;  // of the noise's logarithm: it changes no more
-constexpr int kMostRounds = 2;
+constexpr int kMostRounds = 3;
 
 /// Of a symmetric positive definite matrix; one of no size where it is not.
 Matrix inverse(Matrix a) {
@@ -61,7 +61,7 @@ class Fit {
     seek_start();
   }
 
-  FitOutcome run() {
+  std::vector<FittedConstant> run() {
     for (int round = 0; round < kMostRounds; ++round) {
       descend();
       const double noise = std::clamp(deviation(at_.size()), kPrecision, kMostNoise);
@@ -85,32 +85,25 @@ class Fit {
 
  private:
   /// thoughts_: what is thought beforehand, as a quadratic form of the logarithms' distances from
-  /// neutral; the likeliest scale is one of their means.
+  /// neutral. The likeliest scale, a mean of them, is put in.
   void think() {
+    Vector weights;
     double all = 0;
     for (const FitConstant& c : constants_) {
-      weights_.push_back(1 / (c.spread * c.spread));
-      if (c.shares_scale) all += weights_.back();
+      weights.push_back(1 / (c.spread * c.spread));
+      if (c.shares_scale) all += weights.back();
     }
     thoughts_.assign(at_.size(), Vector(at_.size(), 0));
     for (size_t a = 0; a < at_.size(); ++a) {
-      thoughts_[a][a] = weights_[a];
+      thoughts_[a][a] = weights[a];
       for (size_t b = 0; b < at_.size(); ++b) {
         if (constants_[a].shares_scale && constants_[b].shares_scale)
-          thoughts_[a][b] -= weights_[a] * weights_[b] / all;
+          thoughts_[a][b] -= weights[a] * weights[b] / all;
       }
     }
   }
   double distance(const Vector& at, size_t c) const {
     return at[c] - std::log(constants_[c].neutral);
-  }
-  double scale(const Vector& at) const {
-    double sum = 0, all = 0;
-    for (size_t c = 0; c < at.size(); ++c) {
-      if (!constants_[c].shares_scale) continue;
-      sum += weights_[c] * distance(at, c), all += weights_[c];
-    }
-    return all > 0 ? std::exp(sum / all) : 1;
   }
   /// Half the slope of what is thought, by constant; `sum`, if given, gets the form itself.
   Vector pull(const Vector& at, double* sum = nullptr) const {
@@ -125,7 +118,7 @@ class Fit {
   Vector errors(const Vector& at) const {
     Vector values;
     for (double one : at) values.push_back(std::exp(one));
-    Vector out = model_(values, scale(at));
+    Vector out = model_(values);
     for (size_t i = 0; i < out.size(); ++i) out[i] = std::log(out[i] / measured_[i]);
     return out;
   }
@@ -271,13 +264,12 @@ class Fit {
     return out;
   }
 
-  FitOutcome outcome(const Vector& half) const {
-    FitOutcome out;
-    out.scale = scale(at_);
+  std::vector<FittedConstant> outcome(const Vector& half) const {
+    std::vector<FittedConstant> out;
     for (size_t c = 0; c < at_.size(); ++c)
-      out.constants.push_back({constants_[c].name, std::exp(at_[c]), 0, 0, false});
+      out.push_back({constants_[c].name, std::exp(at_[c]), 0, 0, false});
     for (size_t f = 0; f < told_.size(); ++f) {
-      FittedConstant& c = out.constants[told_[f]];
+      FittedConstant& c = out[told_[f]];
       c.low = c.value * std::exp(-half[f]), c.high = c.value * std::exp(half[f]);
       c.identifiable = true;
     }
@@ -287,9 +279,8 @@ class Fit {
   const std::vector<FitConstant>& constants_;
   const Vector& measured_;
   const FitModel& model_;
-  Vector at_;       // logarithms
-  Vector weights_;  // of what is thought of each
-  Matrix thoughts_;
+  Vector at_;              // logarithms
+  Matrix thoughts_;        // of what is thought beforehand
   double noise_ = kNoise;  // of errors_: how much they count beside what is thought
   Vector errors_;          // at at_
   Matrix slopes_;
@@ -299,8 +290,8 @@ class Fit {
 
 }  // namespace
 
-FitOutcome fit(const std::vector<FitConstant>& constants, const std::vector<double>& measured,
-               const FitModel& model) {
+std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
+                                const std::vector<double>& measured, const FitModel& model) {
   return Fit(constants, measured, model).run();
 }
 

@@ -26,16 +26,8 @@ struct FittedConstant {
   bool identifiable = false;
 };
 
-struct FitOutcome {
-  std::vector<FittedConstant> constants;
-  /// How many times their neutral values those that share a scale are, on the whole.
-  double scale = 1;
-};
-
-/// What the model says of every measured figure, at these values of the constants. `scale`: as
-/// FitOutcome has it, for constants that share it and are not fitted.
-using FitModel =
-    std::function<std::vector<double>(const std::vector<double>& values, double scale)>;
+/// What the model says of every measured figure, at these values of the constants.
+using FitModel = std::function<std::vector<double>(const std::vector<double>& values)>;
 
 /// The likeliest values, by Gauss-Newton on logarithms of errors; errors beyond 20 % count by their
 /// size and not by its square, so that a few odd figures decide nothing. How much the figures count
@@ -44,7 +36,7 @@ using FitModel =
 /// more than twice or half its value: it is then near what is thought of it, at the scale of the
 /// others. So figures that are all twice as large give constants that are, if they share a scale.
 /// `measured`: positive, more of them than constants.
-FitOutcome fit(const std::vector<FitConstant>& constants, const std::vector<double>& measured,
-               const FitModel& model);
+std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
+                                const std::vector<double>& measured, const FitModel& model);
 
 }  // namespace shardrun::cli
