@@ -14,7 +14,6 @@
 #include "exec/data/data.h"
 #include "explain/analysis.h"
 #include "explain/hints.h"
-#include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
@@ -115,16 +114,6 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
-/// PlanOptions::retime, by what `programs` gives for a plan.
-std::function<void(Plan&)> retiming(
-    const Cluster& cluster,
-    std::function<std::shared_ptr<PlanPrograms>(const Plan& plan)> programs) {
-  return [&cluster, programs = std::move(programs)](Plan& plan) {
-    const std::shared_ptr<PlanPrograms> made = programs(plan);
-    PlannedSteps(made->graph(), plan, cluster, made->of_rank(0)).retime(plan);
-  };
-}
-
 /// The same with every plan's arena, and its times, of the ranks' programs. `on_progress` hears of
 /// each.
 PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
@@ -134,8 +123,9 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->fullest(limit), programs->graph());
   };
-  options.retime =
-      retiming(cluster, [&](const Plan& candidate) { return measures.train.of(candidate); });
+  options.retime = [&](Plan& candidate) {
+    retime(*measures.train.of(candidate), cluster, candidate);
+  };
   return options;
 }
 
@@ -193,9 +183,9 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
                      model.evaluation);
   };
-  evaluation.retime = retiming(out.cluster, [&](const Plan& plan) {
-    return measures.evaluation.of(plan, measures.train.of(out.train));
-  });
+  evaluation.retime = [&](Plan& plan) {
+    retime(*measures.evaluation.of(plan, measures.train.of(out.train)), out.cluster, plan);
+  };
   PlanReport report;
   out.evaluation =
       plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
@@ -512,7 +502,11 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   options.recomputed = plan.train.recompute;
   change(options);
   RuleCache rules(rule_file_path());
-  return plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
+  Plan out = plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
+  out.keep_casts = plan.train.keep_casts;  // or the two could not be compared
+  out.keep_packed = plan.train.keep_packed;
+  retime(*measures.train.of(out), plan.cluster, out);
+  return out;
 }
 
 TrainingPlan::TrainingPlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

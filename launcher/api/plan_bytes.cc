@@ -6,6 +6,7 @@
 #include "base/round_up.h"
 #include "error_context.h"
 #include "exec/checkpoint/writer.h"
+#include "explain/planned_steps.h"
 #include "ranks/capacity.h"
 
 namespace shardrun {
@@ -109,6 +110,10 @@ void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
 
 }  // namespace
 
+void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan) {
+  PlannedSteps(programs.graph(), plan, cluster, programs.of_rank(0)).retime(plan);
+}
+
 void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,
                     Measures& measures, TrainingPlan::Impl& plan) {
   const bool from_file = !request.plan_file.empty();
@@ -120,6 +125,12 @@ void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string
   }
   within(
       why, [&] { count_bytes(measures, plan, limit, from_file); }, ErrorKind::out_of_memory);
+  if (!from_file) {
+    const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
+    retime(*train, plan.cluster, plan.train);
+    if (plan.with_evaluation)
+      retime(*measures.evaluation.of(plan.evaluation, train), plan.cluster, plan.evaluation);
+  }
   if (plan.checkpoints) count_copies(measures, plan, limit);
 }
 

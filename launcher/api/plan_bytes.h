@@ -18,9 +18,12 @@ struct Measures {
         evaluation(model.evaluation, cluster, backend_traits()) {}
 };
 
-/// Decides on casts, packed weights and copies for checkpoints, and counts the bytes of each rank,
-/// of a plan from a file anew. `limit`: bytes of a rank; 0: none; `why`: where it comes from.
-/// Throws out_of_memory where a rank needs more.
+/// Sets a plan's times by its program on the first rank, which has the largest shards.
+void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan);
+
+/// Decides on casts, packed weights and copies for checkpoints, sets the times of a new plan with
+/// these, and counts the bytes of each rank, of a plan from a file anew. `limit`: bytes of a rank;
+/// 0: none; `why`: where it comes from. Throws out_of_memory where a rank needs more.
 void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,
                     Measures& measures, TrainingPlan::Impl& plan);
 

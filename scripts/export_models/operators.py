@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from export_models import GONE, REPEATED, model
+from export_models import model
 
 CLASSES, WIDTH = 5, 6
 
@@ -102,7 +102,7 @@ picked("mse", masked, lambda m, x, y, k: F.mse_loss(m.body(x)[k], y[k]))
 picked("distances", masked, distances)
 picked("extremes", masked, extremes)
 picked("elements", elements, of_elements)
-picked("flattened", masked, flattened, says=GONE)
+picked("flattened", masked, flattened)
 picked("select", masked, lambda m, x, y, k: (m.body(x) - y).square().masked_select(k.unsqueeze(-1)).mean())
 picked("logarithms", masked, logarithms, lr=1e-3)
 picked("two_masks", masked, two_masks)
@@ -230,10 +230,10 @@ for mode in ("bilinear", "nearest", "bicubic"):
     for padding in ("zeros", "border", "reflection"):
         for aligned in (False, True):
             # The default export computes the grid ahead, though it is learned.
-            model(pictures, name=f"grid_{mode}_{padding}{'_aligned' if aligned else ''}", says=REPEATED)(
+            model(pictures, name=f"grid_{mode}_{padding}{'_aligned' if aligned else ''}")(
                 lambda a=(mode, padding, aligned): Sampled(*a))
 model(lambda g: {"x": torch.randn(2, 3, 4, 5, 6, generator=g), "y": torch.randn(2, 3, 4, 4, 4, generator=g)},
-      name="grid_volume", says=REPEATED)(lambda: Sampled("bilinear", "border", False, 3))
+      name="grid_volume")(lambda: Sampled("bilinear", "border", False, 3))
 
 
 @model(lambda g: {"x": torch.randn(2, 6, 7, 8, generator=g)})

@@ -8,6 +8,7 @@
 #include "explain/explain.h"
 #include "explain/names.h"
 #include "explain/plan_costs.h"
+#include "explain/planned_steps.h"
 #include "explain/text.h"
 #include "graph/collective.h"
 
@@ -18,6 +19,9 @@ namespace {
 /// leaves goes to the parts that lose most by it.
 std::map<std::string, int64_t> nanoseconds_of(const Explained& of) {
   std::map<std::string, double> parts = plan_costs(of.graph, of.plan, of.cluster).parts;
+  const Program program = of.program(0);
+  parts["kernels of several nodes"] =
+      PlannedSteps(of.graph, of.plan, of.cluster, program).seconds_of_kernels() - parts["compute"];
   double rest = of.plan.seconds;
   for (const auto& [name, seconds] : parts) rest -= seconds;
   // A file may say another time than its plan, cluster and model have.

@@ -10,9 +10,9 @@
 
 namespace shardrun {
 
-/// Seconds of a step, all its micro-batches, by the planner's own prices of each kernel and
+/// Seconds of a step, all its micro-batches, by the planner's own prices of each node's kernel and
 /// collective; what collectives in one call take less, and what is hidden, are parts of their own.
-/// They add up to Plan::seconds. A Program may do better, where it runs several nodes as one.
+/// A Program runs several nodes as one kernel, and has some of no node: Plan::seconds is of these.
 struct PlanCosts {
   struct Node {
     double compute = 0;     // the largest rank's kernel

@@ -95,6 +95,15 @@ double PlannedSteps::bytes_of_call(size_t step) const {
   return bytes;
 }
 
+double PlannedSteps::seconds_of_kernels() const {
+  double sum = 0;
+  for (const Step& step : program_.steps) {
+    if (step.kind == Step::Kind::kernel)
+      sum += static_cast<double>(program_.runs(step)) * kernel_seconds_of(step);
+  }
+  return sum;
+}
+
 void PlannedSteps::retime(Plan& plan) const {
   std::vector<double> seconds;  // by step
   double kernels = 0, collectives = 0;
@@ -107,6 +116,7 @@ void PlannedSteps::retime(Plan& plan) const {
                           : collective_seconds_of(step, bytes_of_call(s)));
     (kernel ? kernels : collectives) += static_cast<double>(program_.runs(step)) * seconds.back();
   }
+  plan.compute_seconds = kernels;
   plan.comm_seconds = collectives;
   plan.hidden_seconds =
       cluster_.collectives == Collectives::apart

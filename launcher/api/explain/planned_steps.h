@@ -25,9 +25,11 @@ class PlannedSteps {
   PlannedSteps(const Graph& graph, const Plan& plan, const Cluster& cluster,
                const Program& program);
   PlannedStep of(size_t step) const;
-  /// Sets a plan's times of communication by these steps. The planner's search knows of a sum which
-  /// others could be of its call (planner/reshard/sum_price.h), not which ones are; and not what
-  /// runs beside kernels (explain/critical_path.h).
+  /// Seconds of all kernels of a training step, as often as each runs.
+  double seconds_of_kernels() const;
+  /// Sets a plan's times by these steps. The planner's search knows nodes, not which of them are
+  /// one kernel; of a sum which others could be of its call (planner/reshard/sum_price.h), not
+  /// which ones are; and not what runs beside kernels (explain/critical_path.h).
   void retime(Plan& plan) const;
 
  private:

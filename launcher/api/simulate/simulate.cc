@@ -21,8 +21,10 @@ void check_constants(const SimulateConstants& c) {
   SR_REQUIRE(std::isfinite(dispatch) && dispatch >= 0, invalid_input, "--dispatch-us is ", dispatch,
              ", wanted 0 or more");
   for (const auto& [name, factor] :
-       {std::pair("products", c.products), std::pair("memory", c.memory),
-        std::pair("within", c.within), std::pair("between", c.between)}) {
+       {std::pair("backward", c.backward), std::pair("products", c.products),
+        std::pair("outside", c.outside), std::pair("memory", c.memory),
+        std::pair("within", c.within), std::pair("between", c.between),
+        std::pair("latency", c.latency)}) {
     SR_REQUIRE(std::isfinite(factor) && factor > 0, invalid_input, "--constants: ", name, " is ",
                factor, ", wanted more than 0");
   }
@@ -63,7 +65,8 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
 /// The constants of a request, in the settings that follow from the rest of it.
 void set_constants(const SimulateRequest& r, const SimulateConstants& c, bool gpu,
                    StepSettings& out) {
-  out.factors = {c.products, c.memory, c.within, c.between};
+  out.factors = {c.products, c.outside, c.memory, c.latency, c.within, c.between};
+  out.backward = c.backward;
   if (r.host) out.launch_seconds = c.dispatch_us ? *c.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
 }
 
@@ -213,10 +216,20 @@ struct Resimulation::Impl {
   SimulateRequest request;
   PreparedSimulation prepared;
 
-  double simulated(int micro_batches) {
+  /// Of a step with so many micro-batches. `behind`, if given, gets the seconds from the end of
+  /// micro-batch `from` to the end of the last.
+  double simulated(int micro_batches, int from = 0, double* behind = nullptr) {
     prepared.settings.micro_batches = micro_batches;
     prepared.step.run();
-    const double seconds = prepared.step.simulation().makespan();
+    const Simulation& sim = prepared.step.simulation();
+    const std::vector<TaskLabel>& labels = prepared.step.labels();
+    double first = 0, last = 0;
+    for (size_t t = 0; behind != nullptr && t < labels.size(); ++t) {
+      if (labels[t].micro == from) first = std::max(first, sim.spans()[t].end);
+      if (labels[t].micro == micro_batches - 1) last = std::max(last, sim.spans()[t].end);
+    }
+    if (behind != nullptr) *behind = last - first;
+    const double seconds = sim.makespan();
     prepared.step.clear();  // there may be many of these
     return seconds;
   }
@@ -245,8 +258,10 @@ double Resimulation::seconds(const SimulateConstants& constants, int micro_batch
     // Behind the first ones, each takes as long as the one before it.
     const int stages = impl_->request.stages, first = 2 * stages, more = std::max(2, stages);
     if (micro_batches <= 2 * first + more) return impl_->simulated(micro_batches);
-    const double few = impl_->simulated(first), some = impl_->simulated(first + more);
-    return some + (some - few) * (micro_batches - first - more) / more;
+    double behind = 0;
+    const double some = impl_->simulated(first + more, first - 1, &behind);
+    if (stages > 1) behind = some - impl_->simulated(first);  // these overlap
+    return some + behind * (micro_batches - first - more) / more;
   });
 }
 

@@ -147,7 +147,7 @@ std::string simulated_text(const Simulated& of) {
   const auto milliseconds = [](double seconds) { return format("%.3f", seconds * 1e3) + " ms"; };
   out += str("simulated step: ", milliseconds(sim.makespan()));
   if (of.request.stages == 1 && of.request.assume.empty())
-    out += str(" (the plan, which prices nodes alone: ", milliseconds(of.plan.train.seconds), ")");
+    out += str(" (the plan: ", milliseconds(of.plan.train.seconds), ")");
   out += "\n";
   if (const std::string why = only_simulated(of.request); !why.empty())
     out += wrapped("  note: ", "simulated only: shardrun cannot run " + why);

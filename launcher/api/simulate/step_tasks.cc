@@ -146,7 +146,8 @@ void SimulatedStep::begin_lane(int number) {
   }
   if (settings_.read_rate > 0 && work.zero_seconds > 0) {
     lane.begun.assign(at(streams), false);
-    add(lane, 0, {0, TaskKind::host, work.zero_seconds * lane.slow}, {What::zero, -1, -1}, {});
+    add(lane, 0, {0, TaskKind::host, work.zero_seconds * settings_.factors.memory * lane.slow},
+        {What::zero, -1, -1}, {});
     lane.ended = {lane.last[0]};
   }
 }
@@ -224,12 +225,12 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
                                             settings_.jitter);
     lane.factor = lane.slow * std::exp(normal(lane.random));
   }
-  const auto launch = [&] {
-    return add(lane, host, {0, TaskKind::host, settings_.launch_seconds * lane.factor},
+  const auto launch = [&](double times) {
+    return add(lane, host, {0, TaskKind::host, times * settings_.launch_seconds * lane.factor},
                {What::launch, -1, micro}, {});
   };
   const bool launches = settings_.launch_seconds > 0 && !steps.empty();
-  if (launches && !eager) lane.ended.push_back(launch());
+  if (launches && !eager) lane.ended.push_back(launch(1));
   std::fill(lane.task_of.begin(), lane.task_of.end(), -1);
   std::map<AxisSet, int> occurrences;
   for (int s : steps) {
@@ -239,7 +240,9 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
     for (int other : work.order.steps[at(s)].after) {
       if (lane.task_of[at(other)] >= 0) after.push_back(lane.task_of[at(other)]);
     }
-    if (launches && eager && one.launched) after.push_back(launch());
+    if (launches && eager && one.launches > 0)
+      after.push_back(
+          launch(one.launches * (one.part == StepPart::backward ? settings_.backward : 1)));
     SimTask task{0, one.kind, one.seconds_by(settings_.factors), -1, one.link};
     if (one.kind == TaskKind::communication) {
       AxisSet axes = axes_of(step);
@@ -288,8 +291,9 @@ SimTask SimulatedStep::message(double bytes, int from_part, int to_part) const {
   }
   const Cluster::Link& link = far ? cluster_.between : cluster_.within;
   const TaskLink kind = far ? TaskLink::between_nodes : TaskLink::within_node;
-  const double seconds = link.call_latency + link.latency + bytes / link.bandwidth_of(2);
-  return {0, TaskKind::communication, seconds * settings_.factors.of(kind), -1, kind};
+  const double seconds = settings_.factors.latency * (link.call_latency + link.latency) +
+                         settings_.factors.of(kind) * bytes / link.bandwidth_of(2);
+  return {0, TaskKind::communication, seconds, -1, kind};
 }
 
 void SimulatedStep::send(int number, const PartRun& piece) {

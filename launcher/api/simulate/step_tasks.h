@@ -21,6 +21,7 @@ struct StepSettings {
   TimeFactors factors;
   int micro_batches = 0;      // in place of the program's; 0: as many as it has
   double launch_seconds = 0;  // of the host, each time that it asks for something
+  double backward = 1;        // of these, where each kernel is asked for, one of the backward pass
   double read_rate = 0;       // bytes/s at which a batch comes to the rank; 0: it takes no time
   double beside = 1;          // kernels beside communication take so many times as long
   std::map<int64_t, double> slow;  // by rank: its kernels and host take so many times as long

@@ -9,11 +9,13 @@
 #include "measure/bench_kernels.h"
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/ops/post.h"
 
 namespace shardrun {
 namespace {
 
 constexpr double kScoreBytes = 2;
+constexpr int64_t kHeadsAtOnce = 4, kLongestRow = 2048;  // of Megatron-LM's kernel for softmax
 
 /// For a step that comes from a node, or that moves a value, what is known of that node.
 class NodesOf {
@@ -59,7 +61,7 @@ class NodesOf {
   std::map<std::string, ValueId> values_;
 };
 
-/// Sets the seconds of attention that is not fused, and those of its products.
+/// Sets the seconds of attention that is not fused, those of its products, and its launches.
 void price_unfused(const Step& step, const Program& program, const Cluster& cluster,
                    StepWork& work) {
   const bool forward = step.node.op == "attention";
@@ -71,6 +73,14 @@ void price_unfused(const Step& step, const Program& program, const Cluster& clus
   work.products = flops / cluster.flops_for(in[0].dtype);
   work.seconds = work.products + passes * kScoreBytes * pairs / cluster.memory_bandwidth.value() +
                  cluster.kernel_latency;
+  if (q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow) work.launches += kPlainSoftmaxLaunches;
+}
+
+/// What the host asks for where nothing is fused with a product but what is assumed otherwise.
+int launches_of(const Step& step, bool eager) {
+  if (!eager || step.kind != Step::Kind::kernel || !has_post_ops(step.node.op)) return 1;
+  return 1 + static_cast<int>(post_ops(step.node).size()) +
+         (summed_operand(step.node).has_value() ? 1 : 0);
 }
 
 /// What a kernel's FLOPs take at the peak rate, at most all of its time.
@@ -79,6 +89,15 @@ double product_seconds(const Step& step, const Program& program, const Cluster& 
   const KernelWork work =
       work_of(step.node, types_of(program, step.in), types_of(program, step.out));
   return std::min(seconds, work.flops / cluster.flops_for(work.dtype));
+}
+
+/// What a collective takes without bytes, at most all of its time.
+double latency_of(const Step& step, const Program& program, const Cluster& cluster,
+                  double seconds) {
+  if (!step.collective->traits().is_measured()) return 0;  // of exchanges bytes take most
+  return std::min(
+      seconds, collective_seconds(step.collective->kind, MovedBytes{},
+                                  wire_of(step.collective->axes, program.mesh, cluster), cluster));
 }
 
 /// A collective of half the bytes, its fraction of a call of `call` bytes.
@@ -109,7 +128,10 @@ void halve_gradients(const Program& program, const Cluster& cluster, std::vector
       if (!price) {
         call += static_cast<double>(byte_size(type_of(program, step.in[0]))) / 2;
       } else {
+        const double bytes = static_cast<double>(byte_size(type_of(program, step.in[0]))) / 2;
         works[s].seconds = halved_seconds(step, program, cluster, call);
+        works[s].latency =
+            latency_of(step, program, cluster, works[s].seconds * call / bytes) * bytes / call;
         works[s].sent /= 2;
       }
     }
@@ -139,11 +161,12 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
     StepWork work;
     nodes.place(step, out.steps.empty() ? nullptr : &out.steps.back(), work);
     work.seconds = planned.of(s).seconds;
-    work.launched = !stays_in_place(program, step);
+    work.launches = stays_in_place(program, step) ? 0 : launches_of(step, assumed.eager);
     if (communicates(step)) {
       work.kind = TaskKind::communication;
       const GroupSpan span = cluster.span_of(program.mesh, step.collective->axes);
       work.link = span.nodes > 1 ? TaskLink::between_nodes : TaskLink::within_node;
+      work.latency = latency_of(step, program, cluster, work.seconds);
       work.sent = CollectiveStep(step.collective, type_of(program, step.in[0]).dtype, program.rank)
                       .bytes_sent();
     } else if (assumed.unfused_attention &&

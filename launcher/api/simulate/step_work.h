@@ -23,8 +23,9 @@ struct Assumptions {
   bool unfused_attention = false;
   /// f32 gradients are reduced in two bytes, and all of them in one call.
   bool half_gradients = false;
-  /// The host asks for each kernel of a micro-batch, rather than once for all of them. The update
-  /// is asked for once either way: optimizers take all parameters at a time.
+  /// The host asks for each kernel of a micro-batch, and for each op that is fused with a product,
+  /// rather than once for all of them. The update is asked for once either way: optimizers take all
+  /// parameters at a time.
   bool eager = false;
 };
 /// Passes over the scores, a read or a write each: of q k^T (1), of scale and mask (2), softmax
@@ -37,27 +38,35 @@ std::vector<std::string> assumption_names();
 Assumptions assumptions_named(const std::string& name);
 
 /// What times are multiplied by, to meet measured steps: of kernels the part that is products at
-/// their peak rate and the rest, and communication on each kind of link.
+/// their peak rate (`outside` layers by that, too) and the rest; of communication its latency, and
+/// what bytes take on each kind of link.
 struct TimeFactors {
-  double products = 1, memory = 1, within = 1, between = 1;
+  double products = 1, outside = 1, memory = 1, latency = 1, within = 1, between = 1;
   double of(TaskLink link) const {
     return link == TaskLink::within_node ? within : link == TaskLink::between_nodes ? between : 1;
   }
 };
 
+/// Where samples times heads of a rank are no multiple of four, or keys are more than 2048,
+/// Megatron-LM has no kernel for masked softmax (megatron/model/fused_softmax.py), and asks for so
+/// many more: conversions to f32 and back, scale and mask.
+inline constexpr int kPlainSoftmaxLaunches = 4;
+
 struct StepWork {
   TaskKind kind = TaskKind::kernel;
   TaskLink link = TaskLink::none;
-  double seconds = 0;     // of one run
-  double products = 0;    // of these, what a kernel's FLOPs take at their peak rate
-  int64_t sent = 0;       // bytes that one run gives to other ranks
-  bool launched = false;  // does the host have to ask for it?
+  double seconds = 0;   // of one run
+  double products = 0;  // of these, what a kernel's FLOPs take at their peak rate
+  double latency = 0;   // of these, what communication takes whatever its bytes
+  int64_t sent = 0;     // bytes that one run gives to other ranks
+  int launches = 0;     // that the host has to ask for
   StepPart part = StepPart::forward;
   std::string layer;  // "h.3"; "": of none
   double seconds_by(const TimeFactors& f) const {
-    return kind == TaskKind::communication
-               ? seconds * f.of(link)
-               : products * f.products + (seconds - products) * f.memory;
+    if (kind == TaskKind::communication)
+      return latency * f.latency + (seconds - latency) * f.of(link);
+    return products * f.products * (layer.empty() ? f.outside : 1) +
+           (seconds - products) * f.memory;
   }
 };
 

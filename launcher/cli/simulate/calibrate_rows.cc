@@ -14,28 +14,30 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr size_t kLeastRows = 10, kMostConstants = 4;
+constexpr size_t kLeastRows = 10, kFewConstants = 4, kRowsForOneMore = 3;
 constexpr char kUnknown[] = "not identifiable from these rows";
 
-std::vector<FitConstant> to_fit(const std::vector<std::string>& names) {
+/// So many constants of ten rows, and one more for each three rows more.
+size_t most_constants(size_t rows) { return kFewConstants + (rows - kLeastRows) / kRowsForOneMore; }
+
+/// Those that were asked for; none: the first of all.
+std::vector<FitConstant> to_fit(std::vector<std::string> names, size_t rows) {
+  const size_t most = most_constants(rows);
+  if (names.empty()) {
+    names = constant_names();
+    names.resize(std::min(names.size(), most));
+  }
   std::vector<FitConstant> out;
   for (const std::string& name : names) {
-    SimulateConstants known;
-    set_constant(known, name, 1);
-    if (std::any_of(out.begin(), out.end(), [&](const FitConstant& c) { return c.name == name; }))
+    out.push_back(constant_to_fit(name));
+    if (std::count(names.begin(), names.end(), name) > 1)
       throw Failure(Failure::Kind::call, "--fit: '" + name + "' is there twice");
-    // The host's time changes nothing where kernels take longer, so it is sought from several
-    // sides.
-    if (known.dispatch_us) {
-      out.push_back({name, 10, {10, 20, 40, 80, 160, 320}});
-    } else {
-      out.push_back({name, 1, {1}});
-    }
   }
-  if (out.size() > kMostConstants)
+  if (out.size() > most) {
     throw Failure(Failure::Kind::call, "--fit: " + std::to_string(out.size()) +
-                                           " constants, wanted at most " +
-                                           std::to_string(kMostConstants));
+                                           " constants, wanted at most " + std::to_string(most) +
+                                           " of " + std::to_string(rows) + " rows");
+  }
   return out;
 }
 
@@ -80,29 +82,29 @@ void print_constants(const std::vector<FittedConstant>& fitted) {
   }
 }
 
+SimulateConstants constants_of(const std::vector<FitConstant>& fitted,
+                               const std::vector<double>& values) {
+  SimulateConstants out;
+  for (size_t c = 0; c < fitted.size(); ++c) set_constant(out, fitted[c].name, values[c]);
+  return out;
+}
+
 nlohmann::json constants_json(const RowCalibration& o, const std::vector<FittedConstant>& fitted,
                               const Predicted& rows) {
   nlohmann::json constants = nlohmann::json::object(), intervals = nlohmann::json::object(),
                  unknown = nlohmann::json::array();
   for (const FittedConstant& c : fitted) {
-    if (!c.identifiable) {
-      unknown.push_back(c.name);
-      continue;
-    }
     constants[c.name] = c.value;
-    intervals[c.name] = {c.low, c.high};
+    if (c.identifiable) {
+      intervals[c.name] = {c.low, c.high};
+    } else {
+      unknown.push_back(c.name);
+    }
   }
   return {{"shardrun_constants", 1},  {"constants", constants},
           {"intervals", intervals},   {"not_identifiable", unknown},
           {"assume", o.assume},       {"cluster", o.cluster},
           {"rows", rows.rows.size()}, {"mean_error", rows.mean_error()}};
-}
-
-SimulateConstants constants_of(const std::vector<FitConstant>& names,
-                               const std::vector<double>& values) {
-  SimulateConstants out;
-  for (size_t c = 0; c < names.size(); ++c) set_constant(out, names[c].name, values[c]);
-  return out;
 }
 
 std::string left_out_text(const SimulatedRows& simulated) {
@@ -114,7 +116,7 @@ std::string left_out_text(const SimulatedRows& simulated) {
 }  // namespace
 
 int run_row_calibration(World& world, const RowCalibration& o) {
-  const std::vector<FitConstant> names = to_fit(o.fit);
+  for (const std::string& name : o.fit) (void)constant_to_fit(name);
   check_outputs(world, {{"-o", o.output}, {"--json", o.json}},
                 {{"--rows", o.rows}, {"--judge", o.judge}});
   const std::vector<MeasuredRow> all = read_rows(o.rows);
@@ -133,15 +135,16 @@ int run_row_calibration(World& world, const RowCalibration& o) {
                                            std::to_string(fitted_to.rows.size()) +
                                            " rows can be simulated; " + (simulated.left_out()[0]));
   }
+  const std::vector<FitConstant> wanted = to_fit(o.fit, fitted_to.rows.size());
   std::vector<double> measured;
   for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);
   const std::vector<FittedConstant> fitted =
-      fit(names, measured, [&](const std::vector<double>& values) {
-        return simulated.milliseconds(fitted_to.rows, constants_of(names, values));
+      fit(wanted, measured, [&](const std::vector<double>& values) {
+        return simulated.milliseconds(fitted_to.rows, constants_of(wanted, values));
       });
   std::vector<double> values;
   for (const FittedConstant& c : fitted) values.push_back(c.value);
-  const SimulateConstants constants = constants_of(names, values);
+  const SimulateConstants constants = constants_of(wanted, values);
   fitted_to.milliseconds = simulated.milliseconds(fitted_to.rows, constants);
   print_constants(fitted);
   fitted_to.print(o.rows);
@@ -163,9 +166,11 @@ void add_row_calibration(CLI::App& app, RowCalibration& o) {
       "--rows", o.rows,
       "Measure nothing: find constants by which 'simulate' meets the measured steps of this CSV "
       "(docs/simulation.md), at least 10; -o is then the file for simulate's --constants");
-  app.add_option("--fit", o.fit, "--rows: at most four of " + names + ", with commas")
+  app.add_option("--fit", o.fit,
+                 "--rows: of " + names +
+                     ", with commas: at most four of ten rows, and one more for each three rows "
+                     "more (default: the first of these)")
       ->delimiter(',')
-      ->capture_default_str()
       ->needs(rows);
   app.add_option("--judge", o.judge, "--rows: another CSV, whose times are predicted")->needs(rows);
   rows->needs(app.add_option("--cluster", o.cluster,

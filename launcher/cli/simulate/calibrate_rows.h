@@ -10,8 +10,8 @@
 namespace shardrun::cli {
 
 struct RowCalibration {
-  std::string rows, judge;  // CSVs
-  std::vector<std::string> fit = {"dispatch_us", "products", "memory", "within"};
+  std::string rows, judge;       // CSVs
+  std::vector<std::string> fit;  // constants; none: as many as the rows allow
   std::string cluster, assume, dtype = "bf16";
   std::string output, json;
 };

@@ -5,13 +5,17 @@
 #include <vector>
 
 #include "shardrun/simulate.h"
+#include "simulate/fit.h"
 
 namespace shardrun::cli {
 
-/// dispatch_us, products, memory, within, between.
+/// In the order in which they are fitted where rows are few: dispatch_us, products, memory, within,
+/// outside, latency, backward, between.
 std::vector<std::string> constant_names();
 /// Throws Failure(call): no such name.
 void set_constant(SimulateConstants& constants, const std::string& name, double value);
+/// What is thought of it before there are rows. Throws Failure(call): no such name.
+FitConstant constant_to_fit(const std::string& name);
 
 /// A file of calibrate --rows: {"shardrun_constants": 1, "constants": {"dispatch_us": 35}, ...}.
 struct ConstantsFile {

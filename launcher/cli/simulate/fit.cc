@@ -1,4 +1,5 @@
-// Gauss-Newton on logarithms, with damping; intervals by the curvature.
+// Gauss-Newton on logarithms, with damping; intervals by the curvature without what is thought
+// beforehand.
 #include "simulate/fit.h"
 
 #include <algorithm>
@@ -17,6 +18,10 @@ constexpr double kPrecision = 2e-3;  // of measured figures, at best
 constexpr double kStep = 0.03;       // of a constant's logarithm, to see what it changes
 constexpr double kFarthest = 0.7;    // that one goes at a time
 constexpr int kMostSteps = 15;
+constexpr double kNoise = 0.06;  // of logarithmic errors, before any are known
+constexpr double kMostNoise = 0.3;
+constexpr double kSettled = 0.1;  // of the noise's logarithm: it changes no more
+constexpr int kMostRounds = 3;
 
 /// Of a symmetric positive definite matrix; one of no size where it is not.
 Matrix inverse(Matrix a) {
@@ -51,26 +56,65 @@ class Fit {
     for (size_t c = 0; c < constants.size(); ++c) {
       at_.push_back(
           std::log(constants[c].starts.empty() ? constants[c].neutral : constants[c].starts[0]));
-      free_.push_back(c);
     }
+    think();
     seek_start();
   }
 
   std::vector<FittedConstant> run() {
-    for (;;) {
+    for (int round = 0; round < kMostRounds; ++round) {
       descend();
+      const double noise = std::clamp(deviation(at_.size()), kPrecision, kMostNoise);
+      const bool settled = std::abs(std::log(noise / noise_)) < kSettled;
+      noise_ = noise;
+      if (settled) break;
+    }
+    for (size_t c = 0; c < at_.size(); ++c) {
+      told_.push_back(c);
+      worse_.push_back(worse(c));
+    }
+    for (;;) {
       const Vector half = half_widths();
       size_t worst = 0;
-      for (size_t f = 0; f < free_.size(); ++f)
+      for (size_t f = 0; f < told_.size(); ++f)
         if (half[f] > half[worst]) worst = f;
-      if (free_.empty() || half[worst] <= kWidest) return outcome(half);
-      at_[free_[worst]] = std::log(constants_[free_[worst]].neutral);
-      free_.erase(free_.begin() + static_cast<std::ptrdiff_t>(worst));
-      errors_ = errors(at_);
+      if (told_.empty() || half[worst] <= kWidest) return outcome(half);
+      told_.erase(told_.begin() + static_cast<std::ptrdiff_t>(worst));
     }
   }
 
  private:
+  /// thoughts_: what is thought beforehand, as a quadratic form of the logarithms' distances from
+  /// neutral. The likeliest scale, a mean of them, is put in.
+  void think() {
+    Vector weights;
+    double all = 0;
+    for (const FitConstant& c : constants_) {
+      weights.push_back(1 / (c.spread * c.spread));
+      if (c.shares_scale) all += weights.back();
+    }
+    thoughts_.assign(at_.size(), Vector(at_.size(), 0));
+    for (size_t a = 0; a < at_.size(); ++a) {
+      thoughts_[a][a] = weights[a];
+      for (size_t b = 0; b < at_.size(); ++b) {
+        if (constants_[a].shares_scale && constants_[b].shares_scale)
+          thoughts_[a][b] -= weights[a] * weights[b] / all;
+      }
+    }
+  }
+  double distance(const Vector& at, size_t c) const {
+    return at[c] - std::log(constants_[c].neutral);
+  }
+  /// Half the slope of what is thought, by constant; `sum`, if given, gets the form itself.
+  Vector pull(const Vector& at, double* sum = nullptr) const {
+    Vector out(at.size(), 0);
+    for (size_t a = 0; a < at.size(); ++a) {
+      for (size_t b = 0; b < at.size(); ++b) out[a] += thoughts_[a][b] * distance(at, b);
+      if (sum != nullptr) *sum += out[a] * distance(at, a);
+    }
+    return out;
+  }
+
   Vector errors(const Vector& at) const {
     Vector values;
     for (double one : at) values.push_back(std::exp(one));
@@ -79,13 +123,23 @@ class Fit {
     return out;
   }
   static double weight(double error) { return std::min(1.0, kOutlier / std::abs(error)); }
-  static double cost(const Vector& errors) {
+  static double misfit(const Vector& errors) {
     double sum = 0;
     for (double e : errors) {
       const double size = std::abs(e);
       sum += size <= kOutlier ? size * size : kOutlier * (2 * size - kOutlier);
     }
     return sum;
+  }
+  double cost(const Vector& at, const Vector& errors) const {
+    double thought = 0;
+    pull(at, &thought);
+    return misfit(errors) + noise_ * noise_ * thought;
+  }
+  double deviation(size_t fitted) const {
+    double squares = 0;
+    for (double e : errors_) squares += weight(e) * e * e;
+    return std::sqrt(squares / static_cast<double>(errors_.size() - fitted));
   }
 
   /// The best of each constant's starts, one constant after the other.
@@ -96,35 +150,34 @@ class Fit {
         Vector other = at_;
         other[c] = std::log(constants_[c].starts[s]);
         Vector theirs = errors(other);
-        if (cost(theirs) >= cost(errors_)) continue;
+        if (cost(other, theirs) >= cost(at_, errors_)) continue;
         at_ = std::move(other);
         errors_ = std::move(theirs);
       }
     }
   }
 
-  /// By constant that is free: how much each logarithm of a figure goes up with that of the
-  /// constant.
+  /// By constant: how much each logarithm of a figure goes up with that of the constant.
   void differentiate() {
-    slopes_.assign(free_.size(), {});
-    for (size_t f = 0; f < free_.size(); ++f) {
-      Vector up = at_, down = at_;
-      up[free_[f]] += kStep, down[free_[f]] -= kStep;
-      slopes_[f] = errors(up);
-      const Vector lower = errors(down);
-      for (size_t i = 0; i < lower.size(); ++i)
-        slopes_[f][i] = (slopes_[f][i] - lower[i]) / (2 * kStep);
+    slopes_.assign(at_.size(), {});
+    for (size_t c = 0; c < at_.size(); ++c) {
+      Vector up = at_;
+      up[c] += kStep;
+      slopes_[c] = errors(up);
+      for (size_t i = 0; i < errors_.size(); ++i)
+        slopes_[c][i] = (slopes_[c][i] - errors_[i]) / kStep;
     }
   }
 
-  Matrix normal() const {
-    Matrix out(free_.size(), Vector(free_.size(), 0));
-    for (size_t a = 0; a < free_.size(); ++a) {
-      for (size_t b = 0; b < free_.size(); ++b) {
+  /// Of the figures alone.
+  Matrix normal(const std::vector<size_t>& of) const {
+    Matrix out(of.size(), Vector(of.size(), 0));
+    for (size_t a = 0; a < of.size(); ++a) {
+      for (size_t b = 0; b < of.size(); ++b) {
         for (size_t i = 0; i < errors_.size(); ++i)
-          out[a][b] += weight(errors_[i]) * slopes_[a][i] * slopes_[b][i];
+          out[a][b] += weight(errors_[i]) * slopes_[of[a]][i] * slopes_[of[b]][i];
       }
-      // What changes nothing has an interval as wide as can be, and stays where it is.
+      // What changes nothing has an interval as wide as can be.
       out[a][a] += 1e-12 * static_cast<double>(errors_.size());
     }
     return out;
@@ -139,14 +192,15 @@ class Fit {
         Vector next = at_;
         small = true;
         const Vector change = direction(damping);
-        for (size_t f = 0; f < free_.size(); ++f) {
-          next[free_[f]] += change[f];
-          small = small && std::abs(change[f]) < 1e-4;
+        for (size_t c = 0; c < at_.size(); ++c) {
+          next[c] += change[c];
+          small = small && std::abs(change[c]) < 1e-4;
         }
         Vector theirs = errors(next);
-        better = cost(theirs) < cost(errors_);
+        const double now = cost(at_, errors_), then = cost(next, theirs);
+        better = then < now;
         if (!better) continue;
-        small = small || cost(theirs) > cost(errors_) * (1 - 1e-5);
+        small = small || then > now * (1 - 1e-4);
         at_ = std::move(next);
         errors_ = std::move(theirs);
         damping /= 100;
@@ -157,56 +211,67 @@ class Fit {
   }
 
   Vector direction(double damping) const {
-    Matrix a = normal();
-    for (size_t f = 0; f < a.size(); ++f) a[f][f] *= 1 + damping;
+    std::vector<size_t> all;
+    for (size_t c = 0; c < at_.size(); ++c) all.push_back(c);
+    Matrix a = normal(all);
+    const Vector pulled = pull(at_);
+    for (size_t c = 0; c < a.size(); ++c) {
+      for (size_t d = 0; d < a.size(); ++d) a[c][d] += noise_ * noise_ * thoughts_[c][d];
+      a[c][c] *= 1 + damping;
+    }
     const Matrix inverted = inverse(a);
-    Vector out(free_.size(), 0);
-    for (size_t f = 0; f < inverted.size(); ++f) {
-      for (size_t g = 0; g < free_.size(); ++g) {
-        for (size_t i = 0; i < errors_.size(); ++i)
-          out[f] -= inverted[f][g] * weight(errors_[i]) * slopes_[g][i] * errors_[i];
-      }
-      out[f] = std::clamp(out[f], -kFarthest, kFarthest);
+    Vector slope(at_.size(), 0), out(at_.size(), 0);
+    for (size_t c = 0; c < at_.size(); ++c) {
+      slope[c] = noise_ * noise_ * pulled[c];
+      for (size_t i = 0; i < errors_.size(); ++i)
+        slope[c] += weight(errors_[i]) * slopes_[c][i] * errors_[i];
+    }
+    for (size_t c = 0; c < inverted.size(); ++c) {
+      for (size_t d = 0; d < at_.size(); ++d) out[c] -= inverted[c][d] * slope[d];
+      out[c] = std::clamp(out[c], -kFarthest, kFarthest);
     }
     return out;
   }
 
-  /// Of the logarithms' intervals, by constant that is free. Infinite: it cannot be told.
+  /// Of the logarithms' intervals, by constant of told_. Infinite: it cannot be told.
   Vector half_widths() const {
-    const double freedom = static_cast<double>(errors_.size()) - static_cast<double>(free_.size());
-    double squares = 0;
-    for (double e : errors_) squares += weight(e) * e * e;
-    const double width = student(freedom) * std::max(kPrecision, std::sqrt(squares / freedom));
-    const Matrix covariance = inverse(normal());
+    const double freedom = static_cast<double>(errors_.size() - told_.size());
+    const double width = student(freedom) * std::max(kPrecision, deviation(told_.size()));
+    const Matrix covariance = inverse(normal(told_));
     Vector out;
-    for (size_t f = 0; f < free_.size(); ++f) {
-      const bool told = !covariance.empty() && matters(f, width * width);
-      out.push_back(told ? width * std::sqrt(covariance[f][f]) : INFINITY);
+    for (size_t f = 0; f < told_.size(); ++f) {
+      const double half = covariance.empty() ? INFINITY : width * std::sqrt(covariance[f][f]);
+      const bool told =
+          half <= kWidest && worse_[told_[f]] >= width * width && worse_[told_[f]] > 0;
+      out.push_back(told ? half : INFINITY);
     }
     return out;
   }
 
-  /// Does it change a figure, and are twice and half of it worse by so much? Where the constant is
-  /// of something that just begins to take longest, the slope alone would not tell.
-  bool matters(size_t f, double by) const {
+  /// How much more figures are missed by with twice or half of a constant, whichever is less; 0: it
+  /// changes none. Where it is of something that just begins to take longest, the slope alone would
+  /// not tell.
+  double worse(size_t c) const {
     double most = 0;
-    for (double slope : slopes_[f]) most = std::max(most, std::abs(slope));
-    if (most < kLeast) return false;
+    for (double slope : slopes_[c]) most = std::max(most, std::abs(slope));
+    if (most < kLeast) return 0;
+    double out = INFINITY;
     for (double change : {-kWidest, kWidest}) {
       Vector other = at_;
-      other[free_[f]] += change;
-      if (cost(errors(other)) - cost(errors_) < by) return false;
+      other[c] += change;
+      out = std::min(out, misfit(errors(other)) - misfit(errors_));
     }
-    return true;
+    return out;
   }
 
   std::vector<FittedConstant> outcome(const Vector& half) const {
     std::vector<FittedConstant> out;
-    for (const FitConstant& c : constants_) out.push_back({c.name, c.neutral, 0, 0, false});
-    for (size_t f = 0; f < free_.size(); ++f) {
-      const double at = at_[free_[f]];
-      out[free_[f]] = {constants_[free_[f]].name, std::exp(at), std::exp(at - half[f]),
-                       std::exp(at + half[f]), true};
+    for (size_t c = 0; c < at_.size(); ++c)
+      out.push_back({constants_[c].name, std::exp(at_[c]), 0, 0, false});
+    for (size_t f = 0; f < told_.size(); ++f) {
+      FittedConstant& c = out[told_[f]];
+      c.low = c.value * std::exp(-half[f]), c.high = c.value * std::exp(half[f]);
+      c.identifiable = true;
     }
     return out;
   }
@@ -214,10 +279,13 @@ class Fit {
   const std::vector<FitConstant>& constants_;
   const Vector& measured_;
   const FitModel& model_;
-  Vector at_;                 // logarithms
-  std::vector<size_t> free_;  // constants that are fitted
-  Vector errors_;             // at at_
+  Vector at_;              // logarithms
+  Matrix thoughts_;        // of what is thought beforehand
+  double noise_ = kNoise;  // of errors_: how much they count beside what is thought
+  Vector errors_;          // at at_
   Matrix slopes_;
+  std::vector<size_t> told_;  // constants that the figures tell of
+  Vector worse_;              // by constant
 };
 
 }  // namespace

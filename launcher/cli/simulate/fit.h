@@ -7,27 +7,35 @@
 
 namespace shardrun::cli {
 
+/// What is thought of a constant beforehand: its logarithm is normal about that of `neutral`, with
+/// deviation `spread`. Of those that share a scale, about that of `neutral` times the scale, of
+/// which nothing is thought.
 struct FitConstant {
   std::string name;
-  double neutral = 1;          // what it is where it cannot be told
-  std::vector<double> starts;  // from which the search begins
+  double neutral = 1;
+  double spread = 1;
+  bool shares_scale = true;
+  std::vector<double> starts = {};  // from which the search begins; none: neutral
 };
 
 struct FittedConstant {
   std::string name;
   double value = 1;
-  double low = 0, high = 0;  // of 95 %, where the others are as fitted along with it
+  /// Of 95 %, by the figures alone, where the others are as fitted along with it.
+  double low = 0, high = 0;
   bool identifiable = false;
 };
 
 /// What the model says of every measured figure, at these values of the constants.
 using FitModel = std::function<std::vector<double>(const std::vector<double>& values)>;
 
-/// The values whose logarithmic errors are least, by Gauss-Newton; errors beyond 20 % count by
-/// their size and not by its square, so that a few odd figures decide nothing. A constant is not
-/// identifiable where a change of it changes no figure by much, or where its interval goes further
-/// than twice or half its value: it is then neutral, and the others are fitted again. `measured`:
-/// positive, more of them than constants.
+/// The likeliest values, by Gauss-Newton on logarithms of errors; errors beyond 20 % count by their
+/// size and not by its square, so that a few odd figures decide nothing. How much the figures count
+/// beside what is thought beforehand follows from how well they are met. A constant is not
+/// identifiable where a change of it changes no figure by much, or where the figures alone leave
+/// more than twice or half its value: it is then near what is thought of it, at the scale of the
+/// others. So figures that are all twice as large give constants that are, if they share a scale.
+/// `measured`: positive, more of them than constants.
 std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
                                 const std::vector<double>& measured, const FitModel& model);
 

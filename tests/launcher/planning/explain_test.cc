@@ -96,8 +96,9 @@ TEST_F(Explains, DifferencesAddUp) {
       EXPECT_FALSE(says(text, "otherwise")) << text;  // all of it is accounted for
     }
   }
-  for (const char* part : {"compute", "resharding by all_reduce", "resharding by all_gather",
-                           "resharding by reduce_scatter", "exchange by halo_exchange"})
+  for (const char* part :
+       {"compute", "resharding by all_reduce", "resharding by all_gather",
+        "resharding by reduce_scatter", "exchange by halo_exchange", "kernels of several nodes"})
     EXPECT_EQ(seen.count(part), 1u) << part;
 }
 
@@ -132,7 +133,9 @@ TEST_F(Explains, PlanFilesDescribeNodes) {
           node.at("exchange_seconds").get<double>() + node.at("resharding_seconds").get<double>();
       ++phases[node.at("phase")];
     }
-    EXPECT_NEAR(compute, train.at("compute_seconds"), 1e-9 * compute) << how;
+    // Several nodes are one kernel, and some kernels are of no node.
+    EXPECT_NE(train.at("compute_seconds"), compute) << how;
+    EXPECT_NEAR(train.at("compute_seconds"), compute, 0.5 * compute) << how;
     const double communication = train.at("comm_seconds");
     if (how.find("a100-80") != std::string::npos) {
       EXPECT_NEAR(moved, communication, 1e-9 * moved) << how;

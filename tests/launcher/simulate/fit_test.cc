@@ -18,15 +18,22 @@ std::vector<double> step(const std::vector<double>& c, bool apart) {
   return out;
 }
 
-const std::vector<FitConstant> kConstants = {
-    {"host", 1, {1, 2, 4, 8, 16}}, {"flops", 1, {1}}, {"bytes", 1, {1}}};
+std::vector<FitConstant> constants(double host) {
+  return {{.name = "host", .neutral = host, .spread = 2, .starts = {1, 2, 4, 8, 16}},
+          {.name = "flops", .spread = 0.5},
+          {.name = "bytes", .spread = 0.5}};
+}
+
+std::vector<FittedConstant> fitted(const std::vector<FitConstant>& constants,
+                                   const std::vector<double>& measured, bool apart) {
+  return fit(constants, measured, [&](const std::vector<double>& c) { return step(c, apart); });
+}
 
 TEST(Fit, FindsWhatFiguresWereMadeBy) {
   std::vector<double> measured = step({5, 1.3, 2.2}, true);
   for (size_t i = 0; i < measured.size(); ++i) measured[i] *= 1 + 0.03 * std::sin(40.0 * i * i);
   measured[7] *= 3;  // an odd one decides nothing
-  const auto found =
-      fit(kConstants, measured, [](const std::vector<double>& c) { return step(c, true); });
+  const std::vector<FittedConstant> found = fitted(constants(1), measured, true);
   const double expected[] = {5, 1.3, 2.2};
   for (size_t c = 0; c < found.size(); ++c) {
     EXPECT_TRUE(found[c].identifiable) << found[c].name;
@@ -36,14 +43,56 @@ TEST(Fit, FindsWhatFiguresWereMadeBy) {
   }
 }
 
-/// Of two that only their sum can be told of, one is neutral and the other has the rest.
+/// Of two only the sum can be told: both are what is thought of them, at their common scale. So is
+/// what never counts.
 TEST(Fit, SaysWhatCannotBeTold) {
-  const auto found = fit(kConstants, step({0.01, 1.5, 1.5}, false),
-                         [](const std::vector<double>& c) { return step(c, false); });
+  const std::vector<FittedConstant> found =
+      fitted(constants(0.1), step({0.01, 1.5, 1.5}, false), false);
   EXPECT_FALSE(found[0].identifiable);  // the host never counts
-  EXPECT_EQ(found[0].value, 1);
+  EXPECT_NEAR(found[0].value, 0.15, 0.01);
   EXPECT_NE(found[1].identifiable, found[2].identifiable);
-  EXPECT_NEAR(found[1].value + found[2].value, 3, 0.01);
+  for (size_t c : {1, 2}) EXPECT_NEAR(found[c].value, 1.5, 0.02);
+}
+
+/// Figures that are all twice as large give constants that are, told of or not; but for those that
+/// are no matter of scale.
+TEST(Fit, FollowsACommonScale) {
+  std::vector<double> measured = step({4, 1.3, 2.2}, true);
+  for (size_t i = 0; i < measured.size(); ++i) measured[i] *= 1 + 0.1 * std::sin(40.0 * i * i);
+  std::vector<FitConstant> five = constants(1);
+  five.push_back({.name = "never", .spread = 0.3});
+  five.push_back({.name = "ratio", .spread = 0.3, .shares_scale = false});
+  std::vector<FittedConstant> of[2];
+  for (int twice : {0, 1}) {
+    of[twice] = fit(five, measured, [&](const std::vector<double>& c) {
+      std::vector<double> out = step(c, true);
+      out[3] *= c[4];
+      return out;
+    });
+    for (double& figure : measured) figure *= 2;
+  }
+  EXPECT_FALSE(of[0][3].identifiable);
+  for (size_t c = 0; c < five.size(); ++c)
+    EXPECT_NEAR(of[1][c].value / of[0][c].value, c == 4 ? 1 : 2, 0.03) << c;
+}
+
+/// What figures hardly tell of is near what is thought of it beforehand, and not wherever noise
+/// leads it.
+TEST(Fit, KeepsToWhatIsThoughtWhereFiguresSayLittle) {
+  std::vector<double> measured;
+  for (int i = 0; i < 20; ++i)
+    measured.push_back((100 + i % 3) * (1 + 0.1 * std::sin(9.0 * i * i)));
+  const std::vector<FitConstant> two = {{.name = "most", .spread = 0.5},
+                                        {.name = "least", .spread = 0.5}};
+  const std::vector<FittedConstant> out = fit(two, measured, [&](const std::vector<double>& c) {
+    std::vector<double> figures;
+    for (int i = 0; i < 20; ++i) figures.push_back(100 * c[0] + i % 3 * c[1]);
+    return figures;
+  });
+  EXPECT_TRUE(out[0].identifiable);
+  EXPECT_FALSE(out[1].identifiable);
+  EXPECT_GT(out[1].value, 0.6);
+  EXPECT_LT(out[1].value, 1.7);
 }
 
 }  // namespace

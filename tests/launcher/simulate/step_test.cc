@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -27,6 +28,7 @@ class SimulatedSteps : public testing::Test {
     SimulateReport report;
     Json json;
     int64_t plan_bytes = 0;
+    double plan_seconds = 0;    // of the plan's kernels and collectives, one after the other
     std::vector<int64_t> sent;  // by rank, as a run's report has it
   };
 
@@ -54,6 +56,8 @@ class SimulatedSteps : public testing::Test {
     out.json = Json::parse(out.report.json);
     const std::vector<int64_t> bytes = plan.predicted_bytes();
     out.plan_bytes = *std::max_element(bytes.begin(), bytes.end());
+    const Json train = Json::parse(plan.json())["train"];
+    out.plan_seconds = train["compute_seconds"].get<double>() + train["comm_seconds"].get<double>();
     out.sent = plan_figures(world_, model, plan).sent_bytes;
     return out;
   }
@@ -71,8 +75,9 @@ class SimulatedSteps : public testing::Test {
                           .string();
 };
 
-/// One stream, no host and no overlap: the sum of the steps' prices. With streams, between the
-/// busiest of them and that sum. And the bytes are those of the plan and of a run's report.
+/// One stream, no host and no overlap: the sum of the steps' prices, which is the planner's. With
+/// streams, between the busiest of them and that sum. And the bytes are those of the plan and of a
+/// run's report.
 TEST_F(SimulatedSteps, AreTheSumOfPricesWithoutOverlap) {
   for (const char* planner : {"dp", "fsdp", "megatron"}) {
     for (int micro_batches : {1, 2, 4}) {
@@ -81,6 +86,8 @@ TEST_F(SimulatedSteps, AreTheSumOfPricesWithoutOverlap) {
       const Outcome serial = simulated("a100-80", planner, "4", micro_batches, request);
       const double sum = serial.report.steps_seconds;
       EXPECT_NEAR(serial.report.seconds, sum, 1e-9 * sum) << planner << micro_batches;
+      EXPECT_NEAR(serial.report.seconds, serial.plan_seconds, 1e-9 * sum)
+          << planner << micro_batches;
       EXPECT_EQ(serial.report.peak_bytes, serial.plan_bytes);
       for (const char* streams : {"one", "axes"}) {
         request.comm_streams = streams;
@@ -104,17 +111,20 @@ TEST_F(SimulatedSteps, AreTheSumOfPricesWithoutOverlap) {
   }
 }
 
-/// What is hidden beside kernels is what the planner takes to be hidden.
-TEST_F(SimulatedSteps, HideWhatThePlanHides) {
-  const Outcome serial = [&] {
-    SimulateRequest request = bare();
-    request.comm_streams = "none";
-    return simulated("a100-80", "dp", "4", 1, request);
-  }();
-  const Outcome hidden = simulated("a100-80", "dp", "4", 1, bare());
-  EXPECT_LT(hidden.report.seconds, serial.report.seconds);
-  const Outcome host = simulated("host", "dp", "4", 1, bare());
-  EXPECT_NEAR(host.report.seconds, host.report.steps_seconds, 1e-9 * host.report.seconds);
+/// Without the host, a step takes what the plan says: with what is hidden beside kernels, with
+/// micro-batches, and where dims are not cut evenly.
+TEST_F(SimulatedSteps, TakeWhatThePlanSays) {
+  for (const char* cluster : {"a100-80", "host"}) {
+    for (const char* planner : {"auto", "zero2"}) {
+      for (const char* mesh : {"4", "3"}) {
+        const Outcome out = simulated(cluster, planner, mesh, 2, bare());
+        const double seconds = out.report.planned_seconds;
+        EXPECT_NEAR(out.report.seconds, seconds, 1e-9 * seconds) << cluster << planner << mesh;
+      }
+    }
+  }
+  const Outcome hidden = simulated("a100-80", "dp", "4", 2, bare());
+  EXPECT_LT(hidden.report.seconds, hidden.report.steps_seconds);
 }
 
 TEST_F(SimulatedSteps, TraceHasTheStepsBytes) {
@@ -213,6 +223,49 @@ TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
   refused([](auto& r) { r.jitter = -1; }, 1, "--jitter");
   refused([](auto& r) { r.beside = 0.5; }, 1, "--beside");
   refused([](auto& r) { r.mtbf_hours = -1; }, 1, "--mtbf");
+}
+
+/// Models and clusters that nobody measured: more to do takes longer, faster links do not.
+TEST(UnseenModels, AreMonotone) {
+  struct Unseen {
+    int hidden = 1536, layers = 18, micro_batches = 4;
+    std::string links = "1x";
+  };
+  World world = World::threads(1);
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("unseen_models_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
+  const auto seconds = [&](const Unseen& of) {
+    GptModel gpt;
+    gpt.layers = of.layers, gpt.hidden = of.hidden, gpt.heads = 16, gpt.vocab = 50304;
+    gpt.context = 1024, gpt.weights = false;
+    write_gpt(gpt, path);
+    ModelOptions options;
+    options.batch = 4, options.accumulate = of.micro_batches, options.dtype = "bf16";
+    const Model model = load_model(world, path, options);
+    PlanRequest request;
+    request.mesh = "data=2,model=2", request.planner = "dp+megatron";
+    request.cluster = "a100-80,within=" + of.links;
+    request.ranks = 4, request.with_evaluation = false;
+    const TrainingPlan plan = make_plan(world, model, request);
+    SimulateRequest theirs;
+    theirs.assume = "megatron", theirs.constants.dispatch_us = 5;
+    return std::array{simulate(world, model, plan, SimulateRequest()).seconds,
+                      simulate(world, model, plan, theirs).seconds};
+  };
+  const std::array<double, 2> one = seconds({});
+  const auto about = [&](const Unseen& less, const Unseen& more, const std::string& what) {
+    const std::array<double, 2> below = seconds(less), above = seconds(more);
+    for (size_t how : {0, 1}) {
+      EXPECT_LT(below[how], one[how]) << what << how;
+      EXPECT_GT(above[how], one[how]) << what << how;
+    }
+  };
+  about({.hidden = 1024}, {.hidden = 2048}, "hidden");
+  about({.layers = 12}, {.layers = 24}, "layers");
+  about({.micro_batches = 2}, {.micro_batches = 8}, "micro-batches");
+  about({.links = "2x"}, {.links = "0.5x"}, "links");
+  std::filesystem::remove(path);
 }
 
 }  // namespace

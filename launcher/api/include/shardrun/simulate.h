@@ -15,9 +15,14 @@ namespace shardrun {
 /// host's time for a launch, and how many times as long the rest takes as its price.
 struct SimulateConstants {
   std::optional<double> dispatch_us;  // of the host; not given: 10 on GPUs, 0 on CPUs
-  double products = 1;                // of a kernel, what its FLOPs take at their peak rate
-  double memory = 1;                  // the rest of a kernel
-  double within = 1, between = 1;     // communication within a node, between nodes
+  /// Of dispatch_us, a kernel of the backward pass where each is asked for: autograd does so by
+  /// itself, without Python.
+  double backward = 0.1;
+  double products = 1;             // of a kernel, what its FLOPs take at their peak rate
+  double outside = 1;              // and besides, where the kernel is of no layer
+  double memory = 1;               // the rest of a kernel
+  double within = 1, between = 1;  // bytes that go within a node, between nodes
+  double latency = 1;              // of communication, what is no matter of bytes
 };
 
 struct SimulateRequest {
@@ -47,7 +52,7 @@ struct SimulateRequest {
 
 struct SimulateReport {
   double seconds = 0;          // of a step, without jitter
-  double planned_seconds = 0;  // as the plan has it, which prices nodes
+  double planned_seconds = 0;  // as the plan has it
   double steps_seconds = 0;    // prices of the first rank's steps one after the other
   int64_t peak_bytes = 0;      // of the fullest rank; with stages 0: not known
   std::string text;            // for people
