@@ -125,10 +125,11 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
       static_cast<int64_t>(kTreeShare * options_.solve_seconds *
                            (rules.arguments_only ? kArgumentStatesPerSecond : kStatesPerSecond));
   const Proposal found = propose(table->board, rule_of(), options_.tactics, search);
-  report.tree_seconds += since(searching);
+  report.tree_seconds += since(searching) + found.other_seconds;
   report.evaluations += found.evaluations;
   report.found_tactics = found.tactics;
   report.found_seconds = found.price.seconds;
+  report.descended_seconds = found.descended.seconds;
   report.has_bound = false;
   for (size_t c = 0; c < space.strategies.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;

@@ -576,8 +576,9 @@ std::string TrainingPlan::summary() const {
     for (const std::string& text : r.found_tactics) tactics += (tactics.empty() ? "" : ", ") + text;
     out += wrapped(
         indent, str("tree search: ", r.evaluations, " states in ", format("%.2f", r.tree_seconds),
-                    " s; the best, ", two(r.found_seconds), " ms before the integer program, is ",
-                    tactics.empty() ? "whole" : tactics));
+                    " s; the best, ", two(r.found_seconds), " ms, is ",
+                    tactics.empty() ? "whole" : tactics, "; with nodes that choose anew ",
+                    two(r.descended_seconds), " ms, before the integer program"));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += hints_text(impl_->hints);

@@ -6,10 +6,15 @@
 #include <set>
 
 #include "base/at.h"
+#include "planner/game/share.h"
+#include "planner/solver/tree_descent.h"
 #include "planner/space/strategy.h"
 
 namespace shardrun {
 namespace {
+
+constexpr size_t kDescents = 4;          // from so many states
+constexpr double kDescentSeconds = 0.1;  // of work, each
 
 std::vector<std::string> texts_of(const Schedule& schedule, const Mesh& mesh) {
   std::vector<std::string> out;
@@ -82,6 +87,14 @@ class Pool {
         ways_[c][a].insert(game.ways(static_cast<int>(a))[c]);
     }
   }
+  void add(const Solution& solution) {
+    for (size_t c = 0; c < ways_.size(); ++c) {
+      if (!board_.is_of_nodes(c)) continue;
+      taken_[c].insert(solution[c]);
+      const std::vector<uint8_t>& word = board_.ways_of(c, solution[c]);
+      for (size_t a = 0; a < word.size(); ++a) ways_[c][a].insert(word[a]);
+    }
+  }
   /// With each way along one axis beside each along another.
   std::vector<std::vector<int>> strategies() const {
     std::vector<std::vector<int>> out(ways_.size());
@@ -100,30 +113,81 @@ class Pool {
   std::vector<std::set<int>> taken_;                  // by class
 };
 
+/// Games by start, in which states are looked at once more.
+class Games {
+ public:
+  Games(const GameBoard& board, const std::vector<GameStart>& starts)
+      : board_(board), starts_(starts) {}
+  /// In a found state, until the next call.
+  PlanGame& at_state(const FoundState& state) {
+    const GameStart& start = starts_[at(state.start)];
+    PlanGame& game =
+        games_.try_emplace(state.start, board_, start.first, start.start).first->second;
+    while (!game.applied().empty()) game.undo();
+    for (const Action& action : state.actions) game.apply(action);
+    return game;
+  }
+
+ private:
+  const GameBoard& board_;
+  const std::vector<GameStart>& starts_;
+  std::map<int, PlanGame> games_;
+};
+
+/// What descents make of the best states, of each start one; with its price.
+std::vector<std::pair<Price, Solution>> descended(const GameBoard& board, Games& games,
+                                                  const std::vector<FoundState>& best,
+                                                  const MctsOptions& options,
+                                                  double& other_seconds) {
+  const TreeDescent descent(board.problem());
+  std::vector<Solution> solutions;
+  std::set<int> starts;
+  double whole_seconds = 0;
+  for (const FoundState& state : best) {
+    if (solutions.size() == kDescents || !starts.insert(state.start).second) continue;
+    PlanGame& game = games.at_state(state);
+    whole_seconds = game.whole_seconds();
+    solutions.push_back(game.solution());
+  }
+  const auto limit = static_cast<double>(board.options().memory_limit);
+  TreeDescentOptions under;
+  under.seed = options.seed;
+  under.seconds = kDescentSeconds;
+  under.memory_limit = board.options().memory_limit;
+  if (limit > 0) under.byte_seconds = board.options().penalty * whole_seconds / limit;
+  std::vector<std::pair<Price, Solution>> out(solutions.size());
+  other_seconds += share(static_cast<int>(solutions.size()), options.threads, [&](int i) {
+    auto& [price, solution] = out[at(i)];
+    solution = descent.improve(std::move(solutions[at(i)]), under);
+    price.seconds = raw_cost(board.problem(), solution);
+    if (limit > 0) price.bytes = peak_bytes(board.problem(), solution);
+    price.relative = descent.cost(solution, under) / whole_seconds;
+  });
+  return out;
+}
+
 }  // namespace
 
 Proposal propose(const GameBoard& board, const RuleOf& rule_of,
                  const std::vector<std::string>& tactics, const MctsOptions& options) {
   const std::vector<GameStart> starts = known_starts(board, rule_of, tactics);
   const MctsResult found = search_schedules(board, starts, options);
-  Proposal out{{}, tactics, found.best.front().price, found.evaluations, found.exhausted};
-  std::vector<FoundState> pooled = {found.best.front()};
-  if (!board.options().arguments_only) {
-    pooled = found.best;
-    pooled.insert(pooled.end(), found.behind.begin(), found.behind.end());
-  }
+  const FoundState& best = found.best.front();
+  Proposal out{
+      {}, tactics, best.price, best.price, found.evaluations, found.exhausted, found.other_seconds};
+  Games games(board, starts);
+  for (std::string& text : games.at_state(best).schedule(starts[at(best.start)].tactics))
+    out.tactics.push_back(std::move(text));
   Pool pool(board);
-  std::map<int, PlanGame> games;  // by start
-  for (size_t i = 0; i < pooled.size(); ++i) {
-    const GameStart& start = starts[at(pooled[i].start)];
-    PlanGame& game =
-        games.try_emplace(pooled[i].start, board, start.first, start.start).first->second;
-    for (const Action& action : pooled[i].actions) game.apply(action);
-    if (i == 0) {
-      for (std::string& text : game.schedule(start.tactics)) out.tactics.push_back(std::move(text));
+  pool.add(games.at_state(best));
+  if (!board.options().arguments_only) {
+    for (const FoundState& state : found.best) pool.add(games.at_state(state));
+    for (const FoundState& state : found.behind) pool.add(games.at_state(state));
+    for (const auto& [price, solution] :
+         descended(board, games, found.best, options, out.other_seconds)) {
+      pool.add(solution);
+      if (price.relative < out.descended.relative) out.descended = price;
     }
-    pool.add(game);
-    while (!game.applied().empty()) game.undo();
   }
   out.strategies = pool.strategies();
   return out;
