@@ -22,11 +22,13 @@ namespace {
 constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
-constexpr double kPlanGap = 1e-4;
+/// Where no memory is limited, this part of the gap that is good enough: that close costs
+/// hundredths of a second, and what the bound leaves is small enough to be eliminated.
+constexpr double kFreeGap = 0.1;
 /// A tree search ends after so many states: a share of the seconds that there are, at so many a
 /// second of one core (fewer where arguments are cut, since all is propagated again behind each
 /// action). By count, so that a plan does not depend on the machine.
-constexpr double kTreeShare = 0.1, kStatesPerSecond = 20000, kArgumentStatesPerSecond = 1000;
+constexpr double kTreeShare = 0.1, kStatesPerSecond = 8000, kArgumentStatesPerSecond = 1000;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -59,10 +61,10 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       constraints_(graph, mesh, options.planner, options.tactics, options.requests,
                    options.pinned) {}
 
-std::optional<Plan> PlanSearch::run(PlanReport& report) {
+std::optional<Plan> PlanSearch::run(PlanReport& report, double gap) {
   SearchSpace all = prepare(report);
   if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
-  return solve(std::move(all), report);
+  return solve(std::move(all), report, gap);
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {
@@ -331,7 +333,7 @@ static void tighten(std::vector<int64_t>& room, int64_t limit, const ArenaUse& u
 /// not fit for something large that is made for one reader, that is forbidden; else the next
 /// solution must leave as much room beside its claims, node by node, as this one took. nullopt if
 /// nothing that was found fits.
-std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
+std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report, double gap) {
   auto begin = thread_seconds();
   restrict(space);
   JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
@@ -343,7 +345,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
                                                  ? Deadline::Clock::wall
                                                  : Deadline::Clock::work);
   const int64_t limit = options_.memory_limit;
-  LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
+  LimitedSearch search(problem, {gap, kFreeGap * gap, method(), options_.seed});
   // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
   std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
   std::optional<Solution> start;

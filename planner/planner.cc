@@ -36,6 +36,8 @@ constexpr int kProbes = 2;
 constexpr double kProbeSeconds = 0.1;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
+/// Relative to the bound: so close are those plans; combined, they get better.
+constexpr double kCoarseGap = 1e-3;
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -63,7 +65,8 @@ class Planning {
   Plan run() {
     if (too_many_axes()) fill_pool();
     keep_all();
-    if (plan_ && plan_->hidden_seconds > 0 && is_free()) hide_sums();
+    if (plan_ && plan_->hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts))
+      hide_sums();
     const bool memory_costs_time =
         !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
     if (may_recompute() && limited_ && memory_costs_time) compute_again();
@@ -100,7 +103,7 @@ class Planning {
       coarse.retime = nullptr;
       PlanSearch search(graph_, merged.mesh, cluster_, coarse, rules_);
       PlanReport its;
-      const std::optional<Plan> plan = search.run(its);
+      const std::optional<Plan> plan = search.run(its, kCoarseGap);
       add_time(its);
       const auto add = [&](const Plan& found) {
         for (const auto& [name, node] : found.nodes) pool_[name].push_back(refined(node, merged));

@@ -241,6 +241,7 @@ MctsResult search_schedules(const GameBoard& board, const std::vector<GameStart>
                                           options.evaluations / options.trees, options);
     trees[at(t)]->run();
   });
+  for (const FoundState& state : begin) out.starts.push_back(state.start);
   out.best = begin;
   out.evaluations = static_cast<int64_t>(begin.size());
   out.exhausted = true;

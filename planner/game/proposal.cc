@@ -6,15 +6,11 @@
 #include <set>
 
 #include "base/at.h"
-#include "planner/game/share.h"
-#include "planner/solver/tree_descent.h"
+#include "planner/game/descents.h"
 #include "planner/space/strategy.h"
 
 namespace shardrun {
 namespace {
-
-constexpr size_t kDescents = 4;          // from so many states
-constexpr double kDescentSeconds = 0.1;  // of work, each
 
 std::vector<std::string> texts_of(const Schedule& schedule, const Mesh& mesh) {
   std::vector<std::string> out;
@@ -134,38 +130,6 @@ class Games {
   std::map<int, PlanGame> games_;
 };
 
-/// What descents make of the best states, of each start one; with its price.
-std::vector<std::pair<Price, Solution>> descended(const GameBoard& board, Games& games,
-                                                  const std::vector<FoundState>& best,
-                                                  const MctsOptions& options,
-                                                  double& other_seconds) {
-  const TreeDescent descent(board.problem());
-  std::vector<Solution> solutions;
-  std::set<int> starts;
-  double whole_seconds = 0;
-  for (const FoundState& state : best) {
-    if (solutions.size() == kDescents || !starts.insert(state.start).second) continue;
-    PlanGame& game = games.at_state(state);
-    whole_seconds = game.whole_seconds();
-    solutions.push_back(game.solution());
-  }
-  const auto limit = static_cast<double>(board.options().memory_limit);
-  TreeDescentOptions under;
-  under.seed = options.seed;
-  under.seconds = kDescentSeconds;
-  under.memory_limit = board.options().memory_limit;
-  if (limit > 0) under.byte_seconds = board.options().penalty * whole_seconds / limit;
-  std::vector<std::pair<Price, Solution>> out(solutions.size());
-  other_seconds += share(static_cast<int>(solutions.size()), options.threads, [&](int i) {
-    auto& [price, solution] = out[at(i)];
-    solution = descent.improve(std::move(solutions[at(i)]), under);
-    price.seconds = raw_cost(board.problem(), solution);
-    if (limit > 0) price.bytes = peak_bytes(board.problem(), solution);
-    price.relative = descent.cost(solution, under) / whole_seconds;
-  });
-  return out;
-}
-
 }  // namespace
 
 Proposal propose(const GameBoard& board, const RuleOf& rule_of,
@@ -181,12 +145,27 @@ Proposal propose(const GameBoard& board, const RuleOf& rule_of,
   Pool pool(board);
   pool.add(games.at_state(best));
   if (!board.options().arguments_only) {
-    for (const FoundState& state : found.best) pool.add(games.at_state(state));
-    for (const FoundState& state : found.behind) pool.add(games.at_state(state));
-    for (const auto& [price, solution] :
-         descended(board, games, found.best, options, out.other_seconds)) {
-      pool.add(solution);
-      if (price.relative < out.descended.relative) out.descended = price;
+    std::map<int, const FoundState*> best_of;  // by start
+    for (const auto* states : {&found.best, &found.behind}) {
+      for (const FoundState& state : *states) {
+        pool.add(games.at_state(state));
+        const auto [it, fresh] = best_of.emplace(state.start, &state);
+        if (!fresh && state.price.relative < it->second->price.relative) it->second = &state;
+      }
+    }
+    std::vector<Solution> from;
+    for (const auto& [start, state] : best_of) from.push_back(games.at_state(*state).solution());
+    for (int start : found.starts) {
+      if (from.size() >= at(most_descents(board) / 2)) break;
+      FoundState begin;
+      begin.start = start;
+      from.push_back(games.at_state(begin).solution());
+    }
+    const double whole_seconds = games.at_state(best).whole_seconds();
+    for (const Descended& one :
+         descended(board, std::move(from), whole_seconds, options, out.other_seconds)) {
+      pool.add(one.solution);
+      if (one.price.relative < out.descended.relative) out.descended = one.price;
     }
   }
   out.strategies = pool.strategies();

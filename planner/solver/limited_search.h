@@ -16,7 +16,8 @@ struct LimitedOptions {
     beam,       // the beam instead of the solvers
     plain,      // the whole integer program to HiGHS, nothing removed: to compare with
   };
-  double gap = 1e-3;  // relative: a solution this close to the bound is good enough
+  double gap = 1e-3;       // relative: a solution this close to the bound is good enough
+  double free_gap = 1e-5;  // the same where no memory is limited
   Method method = Method::narrowing;
   uint64_t seed = 0;
 };

@@ -14,6 +14,8 @@ namespace {
 
 /// Relative: a move that gains less has gained nothing.
 constexpr double kGain = 1e-7;
+/// Seconds of what is forbidden: of solutions that are, the one that breaks least is the best.
+constexpr double kForbidden = 1e9;
 /// A byte too many gets, with each look, this part of what it costs at the fullest time.
 constexpr double kPriceStep = 0.05;
 
@@ -48,7 +50,12 @@ TreeDescent::TreeDescent(const FactoredProblem& problem)
 }
 
 double TreeDescent::cost(const Solution& solution, const TreeDescentOptions& options) const {
-  const double seconds = raw_cost(problem_, solution);
+  double seconds = 0;
+  for (size_t i = 0; i < solution.size(); ++i)
+    seconds += std::min(problem_.nodes[i].cost[at(solution[i])], kForbidden);
+  for (const FactoredProblem::Edge& edge : problem_.edges)
+    seconds +=
+        std::min(edge.cost(at(solution[at(edge.from)]), at(solution[at(edge.to)])), kForbidden);
   if (options.memory_limit <= 0) return seconds;
   const int64_t over = peak_bytes(problem_, solution) - options.memory_limit;
   return seconds + options.byte_seconds * static_cast<double>(std::max<int64_t>(0, over));
@@ -83,6 +90,7 @@ std::vector<int> TreeDescent::order_of(int round, std::mt19937_64& random) const
 std::vector<double> TreeDescent::beside(int node, const Forest& forest, const Solution& solution,
                                         const Prices& prices) const {
   std::vector<double> out = problem_.nodes[at(node)].cost;
+  for (double& cost : out) cost = std::min(cost, kForbidden);
   if (!prices.empty()) {
     for (size_t a = 0; a < out.size(); ++a) out[a] += prices[at(node)][a];
   }
@@ -94,7 +102,7 @@ std::vector<double> TreeDescent::beside(int node, const Forest& forest, const So
       const bool is_from = edge.from == node;
       count_work(4 * static_cast<double>(out.size()));
       for (size_t a = 0; a < out.size(); ++a)
-        out[a] += is_from ? edge.cost(a, other) : edge.cost(other, a);
+        out[a] += std::min(is_from ? edge.cost(a, other) : edge.cost(other, a), kForbidden);
     }
   }
   return out;
@@ -118,7 +126,7 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
         double sum = costs[a];
         for (int e : up.edges) {
           const FactoredProblem::Edge& edge = problem_.edges[at(e)];
-          sum += edge.from == child ? edge.cost(a, b) : edge.cost(b, a);
+          sum += std::min(edge.from == child ? edge.cost(a, b) : edge.cost(b, a), kForbidden);
         }
         if (sum >= least) continue;
         least = sum;
@@ -148,7 +156,8 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
     if (least[name] == kInfeasible) continue;
     const float* row = table + name * their_names;
     for (size_t b = 0; b < their_names; ++b) {
-      const double sum = least[name] + edge.scale * static_cast<double>(row[b]);
+      const double cost = edge.scale * static_cast<double>(row[b]),
+                   sum = least[name] + std::min(cost, kForbidden);
       if (sum >= out[b]) continue;
       out[b] = sum;
       best[b] = who[name];

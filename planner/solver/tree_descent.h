@@ -26,7 +26,8 @@ class TreeDescent {
   /// `problem` must outlive this.
   explicit TreeDescent(const FactoredProblem& problem);
 
-  /// Seconds of a solution, and of its bytes beyond the limit.
+  /// Seconds of a solution, and of its bytes beyond the limit. Each forbidden choice comes to a
+  /// thousand million.
   double cost(const Solution& solution, const TreeDescentOptions& options) const;
   /// The cheapest that was seen: `start`, or what moves make of it. While it does not fit, bytes
   /// have a price at the times that are too full. Deterministic in its arguments.
