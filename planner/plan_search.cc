@@ -22,9 +22,7 @@ namespace {
 constexpr int kMemoryRounds = 12, kMostHalvings = 2;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
-/// Where no memory is limited, this part of the gap that is good enough: that close costs
-/// hundredths of a second, and what the bound leaves is small enough to be eliminated.
-constexpr double kFreeGap = 0.1;
+constexpr double kPlanGap = 1e-4;
 /// A tree search ends after so many states: a share of the seconds that there are, at so many a
 /// second of one core (fewer where arguments are cut, since all is propagated again behind each
 /// action). By count, so that a plan does not depend on the machine.
@@ -61,10 +59,10 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       constraints_(graph, mesh, options.planner, options.tactics, options.requests,
                    options.pinned) {}
 
-std::optional<Plan> PlanSearch::run(PlanReport& report, double gap) {
+std::optional<Plan> PlanSearch::run(PlanReport& report) {
   SearchSpace all = prepare(report);
   if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
-  return solve(std::move(all), report, gap);
+  return solve(std::move(all), report);
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {
@@ -333,7 +331,7 @@ static void tighten(std::vector<int64_t>& room, int64_t limit, const ArenaUse& u
 /// not fit for something large that is made for one reader, that is forbidden; else the next
 /// solution must leave as much room beside its claims, node by node, as this one took. nullopt if
 /// nothing that was found fits.
-std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report, double gap) {
+std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
   auto begin = thread_seconds();
   restrict(space);
   JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
@@ -345,7 +343,7 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report, dou
                                                  ? Deadline::Clock::wall
                                                  : Deadline::Clock::work);
   const int64_t limit = options_.memory_limit;
-  LimitedSearch search(problem, {gap, kFreeGap * gap, method(), options_.seed});
+  LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
   // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
   std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
   std::optional<Solution> start;

@@ -33,10 +33,9 @@ class PlanSearch {
   PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
              const PlanOptions& options, RuleCache& rules);
 
-  /// nullopt if none that was found fits. `gap`: relative; a plan this close to the bound is good
-  /// enough. Throws invalid_input where planner, requests and what is avoided leave no plan.
-  std::optional<Plan> run(PlanReport& report, double gap = kGap);
-  static constexpr double kGap = 1e-4;
+  /// nullopt if none that was found fits. Throws invalid_input where planner, requests and what is
+  /// avoided leave no plan.
+  std::optional<Plan> run(PlanReport& report);
 
   /// A game over all strategies of this search, which must outlive it. Instead of run().
   std::unique_ptr<GameTable> table(const GameOptions& rules);
@@ -66,7 +65,7 @@ class PlanSearch {
   void drop_avoided(SearchSpace& space) const;
   void restrict(SearchSpace& space);
   void require_a_plan(int round) const;
-  std::optional<Plan> solve(SearchSpace space, PlanReport& report, double gap);
+  std::optional<Plan> solve(SearchSpace space, PlanReport& report);
   Plan lay_out(const PlanContext& problem, const Solution& solution, bool share, ArenaUse& use);
   std::optional<Plan> fitting(const PlanContext& problem, const Solution& solution, ArenaUse& use);
   int64_t least_held(const SearchSpace& space) const;

@@ -36,8 +36,8 @@ constexpr int kProbes = 2;
 constexpr double kProbeSeconds = 0.1;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
-/// Relative to the bound: so close are those plans; combined, they get better.
-constexpr double kCoarseGap = 1e-3;
+/// Of the seconds for a search, each of those meshes' has this part: combined, plans get better.
+constexpr double kCoarseShare = 0.1;
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -98,12 +98,13 @@ class Planning {
       coarse.pinned.clear();
       coarse.avoided.clear();
       coarse.reshard_times = nullptr;
+      coarse.solve_seconds *= kCoarseShare;
       // Claims will do: arenas and times are those of programs on the mesh itself.
       coarse.arena_use = nullptr;
       coarse.retime = nullptr;
       PlanSearch search(graph_, merged.mesh, cluster_, coarse, rules_);
       PlanReport its;
-      const std::optional<Plan> plan = search.run(its, kCoarseGap);
+      const std::optional<Plan> plan = search.run(its);
       add_time(its);
       const auto add = [&](const Plan& found) {
         for (const auto& [name, node] : found.nodes) pool_[name].push_back(refined(node, merged));

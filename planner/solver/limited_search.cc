@@ -18,6 +18,8 @@ namespace {
 /// What LimitedSearch gives to the solvers, and when.
 struct LimitedSearchSettings {
   size_t strategies = 64;    // of a node at most, where message passing finds nothing good enough
+  double free_gap = 1e-5;    // relative, where no memory is limited: that close costs hundredths of
+                             // a second, and what the bound leaves is small enough to be eliminated
   double plain_pairs = 5e6;  // variables of the plain program at most
   double polish_fraction = 0.1;  // of the seconds, for the solvers: narrowing has a solution
   double rescue_fraction = 0.3;  // the same where it has none
@@ -73,7 +75,7 @@ LimitedResult result_of(const Narrowed& narrowed) {
 }  // namespace
 
 double LimitedSearch::gap_at(int64_t limit) const {
-  return limit > 0 ? options_.gap : std::min(options_.gap, options_.free_gap);
+  return limit > 0 ? options_.gap : std::min(options_.gap, kSettings.free_gap);
 }
 
 LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit,

@@ -16,8 +16,7 @@ struct LimitedOptions {
     beam,       // the beam instead of the solvers
     plain,      // the whole integer program to HiGHS, nothing removed: to compare with
   };
-  double gap = 1e-3;       // relative: a solution this close to the bound is good enough
-  double free_gap = 1e-5;  // the same where no memory is limited
+  double gap = 1e-3;  // relative: a solution this close to the bound is good enough
   Method method = Method::narrowing;
   uint64_t seed = 0;
 };
