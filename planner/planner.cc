@@ -36,8 +36,6 @@ constexpr int kProbes = 2;
 constexpr double kProbeSeconds = 0.1;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
-/// Of the seconds for a search, each of those meshes' has this part: combined, plans get better.
-constexpr double kCoarseShare = 0.1;
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -98,7 +96,6 @@ class Planning {
       coarse.pinned.clear();
       coarse.avoided.clear();
       coarse.reshard_times = nullptr;
-      coarse.solve_seconds *= kCoarseShare;
       // Claims will do: arenas and times are those of programs on the mesh itself.
       coarse.arena_use = nullptr;
       coarse.retime = nullptr;
