@@ -6,8 +6,8 @@
 
 #include "base/at.h"
 #include "planner/game/share.h"
+#include "planner/game/tree_descent.h"
 #include "planner/solver/narrowing.h"
-#include "planner/solver/tree_descent.h"
 
 namespace shardrun {
 namespace {
