@@ -26,7 +26,7 @@ constexpr double kPlanGap = 1e-4;
 /// A tree search ends after so many states: a share of the seconds that there are, at so many a
 /// second of one core (fewer where arguments are cut, since all is propagated again behind each
 /// action). By count, so that a plan does not depend on the machine.
-constexpr double kTreeShare = 0.1, kStatesPerSecond = 20000, kArgumentStatesPerSecond = 1000;
+constexpr double kTreeShare = 0.1, kStatesPerSecond = 8000, kArgumentStatesPerSecond = 1000;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -125,10 +125,11 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
       static_cast<int64_t>(kTreeShare * options_.solve_seconds *
                            (rules.arguments_only ? kArgumentStatesPerSecond : kStatesPerSecond));
   const Proposal found = propose(table->board, rule_of(), options_.tactics, search);
-  report.tree_seconds += since(searching);
+  report.tree_seconds += since(searching) + found.other_seconds;
   report.evaluations += found.evaluations;
   report.found_tactics = found.tactics;
   report.found_seconds = found.price.seconds;
+  report.descended_seconds = found.descended.seconds;
   report.has_bound = false;
   for (size_t c = 0; c < space.strategies.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;

@@ -63,7 +63,8 @@ class Planning {
   Plan run() {
     if (too_many_axes()) fill_pool();
     keep_all();
-    if (plan_ && plan_->hidden_seconds > 0 && is_free()) hide_sums();
+    if (plan_ && plan_->hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts))
+      hide_sums();
     const bool memory_costs_time =
         !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
     if (may_recompute() && limited_ && memory_costs_time) compute_again();

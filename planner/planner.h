@@ -87,9 +87,10 @@ struct PlanReport {
   std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
   std::vector<HintOutcome> hints;      // in the order of PlanOptions::requests
   // Of a tree search: tactics of the best state that it saw, what that is predicted to take if it
-  // is not searched any further, and how many states were priced in how much processor time.
+  // is not searched any further, the same where nodes chose anew beside each other, and how many
+  // states were priced in how much processor time.
   std::vector<std::string> found_tactics;
-  double found_seconds = 0, tree_seconds = 0;
+  double found_seconds = 0, descended_seconds = 0, tree_seconds = 0;
   int64_t evaluations = 0;
   /// Where none fits: of a plan that is sure to be found with so many.
   int64_t least_bytes = std::numeric_limits<int64_t>::max();

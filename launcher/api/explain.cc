@@ -16,8 +16,9 @@ namespace shardrun {
 namespace {
 
 Explained explained(const Model::Impl& model, const TrainingPlan::Impl& plan) {
-  return {step_of(model, plan), plan.train, plan.cluster, plan.bytes,
-          [&](int64_t rank) { return compile_for_rank(model, plan, rank).train; }};
+  return {step_of(model, plan), plan.train, plan.cluster, plan.bytes, [&](int64_t rank) {
+            return compile(step_of(model, plan), plan.train, plan.cluster, rank, backend_traits());
+          }};
 }
 
 }  // namespace

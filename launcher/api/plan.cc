@@ -528,11 +528,11 @@ std::vector<int64_t> TrainingPlan::predicted_bytes() const {
 std::string TrainingPlan::summary() const {
   const Plan& plan = impl_->train;
   const std::string indent(6, ' ');
-  const auto two = [](double seconds) { return format("%.2f", seconds * 1e3); };
+  const auto two = [](double number) { return format("%.2f", number); };
   std::string out = wrapped(
       "plan: ", str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, "; predicted step ",
-                    two(plan.seconds), " ms (compute ", two(plan.compute_seconds),
-                    ", communication ", two(plan.comm_seconds), hidden_text(plan), ")"));
+                    two(plan.seconds * 1e3), " ms (compute ", two(plan.compute_seconds * 1e3),
+                    ", communication ", two(plan.comm_seconds * 1e3), hidden_text(plan), ")"));
   std::string cluster = "cluster " + impl_->cluster.name;
   if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
   if (impl_->memory_limit > 0) {
@@ -542,15 +542,14 @@ std::string TrainingPlan::summary() const {
   }
   out += wrapped(indent, cluster);
   const ModelOptions& planned = impl_->origin.options;
-  if (planned.accumulate.value_or(1) > 1) {
+  if (planned.accumulate.value_or(1) > 1)
     out += wrapped(indent, str("micro-batches: ", *planned.accumulate, " a step",
                                planned.batch ? str(", of ", *planned.batch, " samples") : ""));
-  }
   if (impl_->meshes.size() > 1) {
     std::string tried = "meshes tried:";
     for (const MeshTrial& trial : impl_->meshes) {
       tried += str(&trial == &impl_->meshes[0] ? " " : ", ", trial.mesh.to_string(), " ",
-                   trial.fits ? two(trial.seconds) + " ms" : "does not fit");
+                   trial.fits ? two(trial.seconds * 1e3) + " ms" : "does not fit");
     }
     out += wrapped(indent, tried);
   }
@@ -560,18 +559,19 @@ std::string TrainingPlan::summary() const {
         indent, str(r.nodes, " nodes (", r.folded_nodes, " after folding), ", r.distinct_rules,
                     " rules", r.kept_rules > 0 ? str(" (", r.kept_rules, " kept)") : "", " from ",
                     r.kernel_runs, " kernel runs, solver ", r.solver));
-    out += wrapped(indent, str("processor seconds: import ", format("%.2f", impl_->import_seconds),
-                               ", discovery ", format("%.2f", r.discovery_seconds), ", planning ",
-                               format("%.2f", impl_->planning_seconds), " (search ",
-                               format("%.2f", r.build_seconds + r.solve_seconds), ")"));
+    out += wrapped(indent,
+                   str("processor seconds: import ", two(impl_->import_seconds), ", discovery ",
+                       two(r.discovery_seconds), ", planning ", two(impl_->planning_seconds),
+                       " (search ", two(r.build_seconds + r.solve_seconds), ")"));
   }
   if (r.evaluations > 0) {
     std::string tactics;
-    for (const std::string& text : r.found_tactics) tactics += (tactics.empty() ? "" : ", ") + text;
-    out += wrapped(
-        indent, str("tree search: ", r.evaluations, " states in ", format("%.2f", r.tree_seconds),
-                    " s; the best, ", two(r.found_seconds), " ms before the integer program, is ",
-                    tactics.empty() ? "whole" : tactics));
+    for (const std::string& tactic : r.found_tactics) tactics += ", " + tactic;
+    out += wrapped(indent, str("tree search: ", r.evaluations, " states in ", two(r.tree_seconds),
+                               " s; the best ", two(r.found_seconds * 1e3),
+                               " ms, with nodes that choose anew ", two(r.descended_seconds * 1e3),
+                               " ms, before the integer program; its tactics: ",
+                               tactics.empty() ? "none" : tactics.substr(2)));
   }
   if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
   out += hints_text(impl_->hints);

@@ -72,6 +72,10 @@ class GameBoard {
   /// A class's strategy that is cut so, by axis. Where the mesh allows none, the one that is whole
   /// along one of the axes, or along all; else the one that differs least.
   int strategy(size_t item_class, std::span<const uint8_t> by_axis) const;
+  /// How a strategy is cut, by axis; empty: as no way of the class' alphabet says.
+  const std::vector<uint8_t>& ways_of(size_t item_class, int strategy) const {
+    return classes_[item_class].words[static_cast<size_t>(strategy)];
+  }
   /// Strategies that are cut in one of these ways along each axis, or pass parts of sums on.
   std::vector<int> strategies(size_t item_class,
                               const std::vector<std::set<uint8_t>>& by_axis) const;

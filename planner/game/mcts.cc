@@ -2,13 +2,12 @@
 #include "planner/game/mcts.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
 #include <random>
-#include <thread>
 
 #include "base/at.h"
+#include "planner/game/share.h"
 
 namespace shardrun {
 namespace {
@@ -234,21 +233,15 @@ MctsResult search_schedules(const GameBoard& board, const std::vector<GameStart>
                             const MctsOptions& options) {
   const std::vector<FoundState> begin = looked_at(board, starts);
   std::vector<std::unique_ptr<Tree>> trees(at(options.trees));
-  std::atomic<int> next{0};
-  const auto work = [&] {
-    for (int t = next++; t < options.trees; t = next++) {
-      const int start = begin[at(t) % begin.size()].start;
-      trees[at(t)] = std::make_unique<Tree>(board, starts[at(start)], start,
-                                            options.seed * 1000003 + static_cast<uint64_t>(t),
-                                            options.evaluations / options.trees, options);
-      trees[at(t)]->run();
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 1; i < std::min(options.threads, options.trees); ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
   MctsResult out;
+  out.other_seconds = share(options.trees, options.threads, [&](int t) {
+    const int start = begin[at(t) % begin.size()].start;
+    trees[at(t)] = std::make_unique<Tree>(board, starts[at(start)], start,
+                                          options.seed * 1000003 + static_cast<uint64_t>(t),
+                                          options.evaluations / options.trees, options);
+    trees[at(t)]->run();
+  });
+  for (const FoundState& state : begin) out.starts.push_back(state.start);
   out.best = begin;
   out.evaluations = static_cast<int64_t>(begin.size());
   out.exhausted = true;

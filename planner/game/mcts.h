@@ -35,7 +35,9 @@ struct FoundState {
 struct MctsResult {
   std::vector<FoundState> best;    // ascending by price, each once
   std::vector<FoundState> behind;  // of each tree, the best state behind each action
+  std::vector<int> starts;         // the first one, then the others ascending by price
   int64_t evaluations = 0;         // prices that were computed
+  double other_seconds = 0;        // processor seconds of other threads than the caller's
   bool exhausted = false;          // every state that the starts reach was looked at
 };
 

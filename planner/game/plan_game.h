@@ -60,6 +60,8 @@ class PlanGame {
   uint64_t state() const;
   /// Remembered by state.
   Price price();
+  /// Of a step in which nothing is cut.
+  double whole_seconds() const { return whole_seconds_; }
   /// The choices behind price(): of classes, and of hubs what is cheapest beside them.
   Solution solution();
   /// How classes are cut along an axis, parts of sums passed on included.

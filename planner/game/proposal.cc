@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/at.h"
+#include "planner/game/descents.h"
 #include "planner/space/strategy.h"
 
 namespace shardrun {
@@ -82,6 +83,14 @@ class Pool {
         ways_[c][a].insert(game.ways(static_cast<int>(a))[c]);
     }
   }
+  void add(const Solution& solution) {
+    for (size_t c = 0; c < ways_.size(); ++c) {
+      if (!board_.is_of_nodes(c)) continue;
+      taken_[c].insert(solution[c]);
+      const std::vector<uint8_t>& word = board_.ways_of(c, solution[c]);
+      for (size_t a = 0; a < word.size(); ++a) ways_[c][a].insert(word[a]);
+    }
+  }
   /// With each way along one axis beside each along another.
   std::vector<std::vector<int>> strategies() const {
     std::vector<std::vector<int>> out(ways_.size());
@@ -100,30 +109,64 @@ class Pool {
   std::vector<std::set<int>> taken_;                  // by class
 };
 
+/// Games by start, in which states are looked at once more.
+class Games {
+ public:
+  Games(const GameBoard& board, const std::vector<GameStart>& starts)
+      : board_(board), starts_(starts) {}
+  /// In a found state, until the next call.
+  PlanGame& at_state(const FoundState& state) {
+    const GameStart& start = starts_[at(state.start)];
+    PlanGame& game =
+        games_.try_emplace(state.start, board_, start.first, start.start).first->second;
+    while (!game.applied().empty()) game.undo();
+    for (const Action& action : state.actions) game.apply(action);
+    return game;
+  }
+
+ private:
+  const GameBoard& board_;
+  const std::vector<GameStart>& starts_;
+  std::map<int, PlanGame> games_;
+};
+
 }  // namespace
 
 Proposal propose(const GameBoard& board, const RuleOf& rule_of,
                  const std::vector<std::string>& tactics, const MctsOptions& options) {
   const std::vector<GameStart> starts = known_starts(board, rule_of, tactics);
   const MctsResult found = search_schedules(board, starts, options);
-  Proposal out{{}, tactics, found.best.front().price, found.evaluations, found.exhausted};
-  std::vector<FoundState> pooled = {found.best.front()};
-  if (!board.options().arguments_only) {
-    pooled = found.best;
-    pooled.insert(pooled.end(), found.behind.begin(), found.behind.end());
-  }
+  const FoundState& best = found.best.front();
+  Proposal out{
+      {}, tactics, best.price, best.price, found.evaluations, found.exhausted, found.other_seconds};
+  Games games(board, starts);
+  for (std::string& text : games.at_state(best).schedule(starts[at(best.start)].tactics))
+    out.tactics.push_back(std::move(text));
   Pool pool(board);
-  std::map<int, PlanGame> games;  // by start
-  for (size_t i = 0; i < pooled.size(); ++i) {
-    const GameStart& start = starts[at(pooled[i].start)];
-    PlanGame& game =
-        games.try_emplace(pooled[i].start, board, start.first, start.start).first->second;
-    for (const Action& action : pooled[i].actions) game.apply(action);
-    if (i == 0) {
-      for (std::string& text : game.schedule(start.tactics)) out.tactics.push_back(std::move(text));
+  pool.add(games.at_state(best));
+  if (!board.options().arguments_only) {
+    std::map<int, const FoundState*> best_of;  // by start
+    for (const auto* states : {&found.best, &found.behind}) {
+      for (const FoundState& state : *states) {
+        pool.add(games.at_state(state));
+        const auto [it, fresh] = best_of.emplace(state.start, &state);
+        if (!fresh && state.price.relative < it->second->price.relative) it->second = &state;
+      }
     }
-    pool.add(game);
-    while (!game.applied().empty()) game.undo();
+    std::vector<Solution> from;
+    for (const auto& [start, state] : best_of) from.push_back(games.at_state(*state).solution());
+    for (int start : found.starts) {
+      if (from.size() >= at(most_descents(board) / 2)) break;
+      FoundState begin;
+      begin.start = start;
+      from.push_back(games.at_state(begin).solution());
+    }
+    const double whole_seconds = games.at_state(best).whole_seconds();
+    for (const Descended& one :
+         descended(board, std::move(from), whole_seconds, options, out.other_seconds)) {
+      pool.add(one.solution);
+      if (one.price.relative < out.descended.relative) out.descended = one.price;
+    }
   }
   out.strategies = pool.strategies();
   return out;

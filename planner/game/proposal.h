@@ -28,8 +28,10 @@ struct Proposal {
   std::vector<std::vector<int>> strategies;  // per class of nodes, those of the best states
   std::vector<std::string> tactics;          // of the best state, as --tactic takes them
   Price price;                               // its
+  Price descended;                           // of the best that descents come to
   int64_t evaluations = 0;
   bool exhausted = false;
+  double other_seconds = 0;  // processor seconds of other threads than the caller's
 };
 
 /// States that known parallelisms give: each of them, or none, along each axis that `tactics` say
@@ -37,8 +39,9 @@ struct Proposal {
 std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_of,
                                     const std::vector<std::string>& tactics);
 
-/// Searches from the known starts and pools the strategies of the best states; where moves are
-/// arguments it begins with nothing but the tactics, and the best state is all there is.
+/// Searches from the known starts, descends from the best state of each tree's and from cheap
+/// starts (planner/game/descents.h), and pools the strategies of all; where moves are arguments it
+/// begins with nothing but the tactics, and the best state is all there is.
 Proposal propose(const GameBoard& board, const RuleOf& rule_of,
                  const std::vector<std::string>& tactics, const MctsOptions& options);
 

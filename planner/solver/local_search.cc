@@ -26,7 +26,12 @@ void shuffle(std::vector<int>& order, std::mt19937_64& random) {
 }  // namespace
 
 LocalSearch::LocalSearch(const Problem& problem)
-    : problem_(problem), flat_(problem), memory_(flat_) {}
+    : problem_(problem), flat_(problem), neighbours_(problem.nodes.size()), memory_(flat_) {
+  for (size_t i = 0; i < neighbours_.size(); ++i) {
+    for (const FlatProblem::Arc& n : flat_.arcs(static_cast<int>(i)))
+      neighbours_[i].push_back(n.other);
+  }
+}
 
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;
@@ -111,53 +116,13 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
   }
 }
 
-std::vector<bool> LocalSearch::random_forest(const std::vector<int>& order) const {
-  std::vector<int> root(order.size(), -1);  // union-find over forest members; -1: not a member
-  const auto find = [&](int i) {
-    while (root[static_cast<size_t>(i)] != i) i = root[static_cast<size_t>(i)];
-    return i;
-  };
-  for (int i : order) {
-    std::vector<int> trees;
-    bool cycle = false;
+std::vector<const FlatProblem::Arc*> LocalSearch::arcs_up(const Forest& forest) const {
+  std::vector<const FlatProblem::Arc*> out(forest.parent.size(), nullptr);
+  for (int i : forest.visit) {
     for (const FlatProblem::Arc& n : flat_.arcs(i)) {
-      if (root[static_cast<size_t>(n.other)] < 0) continue;
-      const int tree = find(n.other);
-      cycle = cycle || std::find(trees.begin(), trees.end(), tree) != trees.end();
-      trees.push_back(tree);
-    }
-    if (cycle) continue;
-    root[static_cast<size_t>(i)] = i;
-    for (int tree : trees) root[static_cast<size_t>(tree)] = i;
-  }
-  std::vector<bool> member;
-  for (int r : root) member.push_back(r >= 0);
-  return member;
-}
-
-LocalSearch::Forest LocalSearch::rooted(std::vector<bool> member,
-                                        const std::vector<int>& order) const {
-  Forest out;
-  out.parent.resize(order.size(), nullptr);
-  std::vector<bool> seen(order.size(), false);
-  for (int start : order) {
-    if (!member[static_cast<size_t>(start)] || seen[static_cast<size_t>(start)]) continue;
-    seen[static_cast<size_t>(start)] = true;
-    size_t next = out.visit.size();
-    out.visit.push_back(start);
-    for (; next < out.visit.size(); ++next) {
-      for (const FlatProblem::Arc& n : flat_.arcs(out.visit[next])) {
-        const size_t j = static_cast<size_t>(n.other);
-        if (!member[j] || seen[j]) continue;
-        seen[j] = true;
-        for (const FlatProblem::Arc& back : flat_.arcs(n.other)) {
-          if (back.other == out.visit[next]) out.parent[j] = &back;
-        }
-        out.visit.push_back(n.other);
-      }
+      if (n.other == forest.parent[static_cast<size_t>(i)]) out[static_cast<size_t>(i)] = &n;
     }
   }
-  out.member = std::move(member);
   return out;
 }
 
@@ -184,8 +149,9 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   std::vector<int> order(count);
   std::iota(order.begin(), order.end(), 0);
   shuffle(order, random);
-  const Forest forest = rooted(random_forest(order), order);
-  const auto& [member, parent, visit] = forest;
+  const Forest forest = induced_forest(neighbours_, order);
+  const std::vector<int>& visit = forest.visit;
+  const std::vector<const FlatProblem::Arc*> parent = arcs_up(forest);
   std::vector<std::vector<double>> costs(count);
   for (int i : visit) costs[static_cast<size_t>(i)] = cost_in_forest(i, forest, solution, prices);
   std::vector<std::vector<int>> choice(count);  // per parent's strategy

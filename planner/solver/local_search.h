@@ -6,6 +6,7 @@
 #include <random>
 
 #include "planner/solver/flat_problem.h"
+#include "planner/solver/forest.h"
 #include "planner/solver/memory_use.h"
 
 namespace shardrun {
@@ -41,14 +42,8 @@ class LocalSearch {
   bool late() const { return out_of_time_ && out_of_time_(); }
   bool repair(Solution& solution);
   void descend(Solution& solution, std::mt19937_64& random);
-  /// Random nodes that induce a forest, with parents found by search from the first of each tree.
-  struct Forest {
-    std::vector<bool> member;                     // by node
-    std::vector<const FlatProblem::Arc*> parent;  // by node; null: a root or no member
-    std::vector<int> visit;                       // members, parents first
-  };
-  std::vector<bool> random_forest(const std::vector<int>& order) const;
-  Forest rooted(std::vector<bool> member, const std::vector<int>& order) const;
+  /// From a member of a forest to its parent; null: a root or no member.
+  std::vector<const FlatProblem::Arc*> arcs_up(const Forest& forest) const;
   /// A member's costs with all that is not in the forest as it is.
   std::vector<double> cost_in_forest(int node, const Forest& forest, const Solution& solution,
                                      const std::vector<double>* prices) const;
@@ -58,6 +53,7 @@ class LocalSearch {
 
   const Problem& problem_;
   FlatProblem flat_;
+  std::vector<std::vector<int>> neighbours_;  // by node
   MemoryUse memory_;
   std::function<bool()> out_of_time_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();

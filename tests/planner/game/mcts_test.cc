@@ -4,6 +4,7 @@
 #include <map>
 
 #include "planner/cost/cluster_file.h"
+#include "planner/solver/narrowing.h"
 #include "tests/planner/game/game_step.h"
 #include "tests/planner/schedule/planned_step.h"
 
@@ -128,6 +129,37 @@ TEST(Mcts, IsTheSameForAnyNumberOfThreads) {
       ASSERT_EQ(more.behind.size(), one.behind.size());
       for (size_t i = 0; i < one.behind.size(); ++i)
         EXPECT_EQ(more.behind[i].state, one.behind[i].state);
+    }
+  }
+}
+
+/// What descents come to lies between the bound of all strategies and the best state, within one
+/// per cent of the former, by the problem's own tables; the same for any number of threads.
+TEST(Mcts, DescentsAreNearTheBound) {
+  for (const char* mesh : {"2", "2x3"}) {
+    for (const int64_t limit : {int64_t{0}, int64_t{160000}}) {
+      GameOptions rules;
+      rules.in_front = true;
+      rules.memory_limit = limit;
+      const Played played(gpt(), mesh, gpus(), rules);
+      const FactoredProblem& problem = played.table->joint.problem;
+      const auto proposed = [&](int threads) {
+        MctsOptions options;
+        options.evaluations = 300;
+        options.threads = threads;
+        return propose(played.board(), played.search->rule_of(), {}, options);
+      };
+      const Proposal one = proposed(1), four = proposed(4);
+      EXPECT_EQ(one.descended.seconds, four.descended.seconds);
+      EXPECT_EQ(one.strategies, four.strategies);
+      EXPECT_LE(one.descended.relative, one.price.relative);
+      const std::optional<Narrowed> all = narrow(problem, {.gap = 1e-4, .memory_limit = limit});
+      ASSERT_TRUE(all && all->best);
+      EXPECT_GE(one.descended.seconds, all->lower_bound * (1 - 1e-9)) << mesh << ' ' << limit;
+      EXPECT_LE(one.descended.seconds, all->cost * 1.01) << mesh << ' ' << limit;
+      if (limit > 0) {
+        EXPECT_LE(one.descended.bytes, limit);
+      }
     }
   }
 }

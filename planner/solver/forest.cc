@@ -1,0 +1,60 @@
+// Growing a forest by union-find, and rooting its trees.
+#include "planner/solver/forest.h"
+
+#include <algorithm>
+
+#include "base/at.h"
+
+namespace shardrun {
+namespace {
+
+std::vector<bool> members(const std::vector<std::vector<int>>& neighbours,
+                          const std::vector<int>& order) {
+  std::vector<int> root(order.size(), -1);  // union-find over members; -1: not a member
+  const auto find = [&](int i) {
+    while (root[at(i)] != i) i = root[at(i)];
+    return i;
+  };
+  for (int i : order) {
+    std::vector<int> trees;
+    bool cycle = false;
+    for (int other : neighbours[at(i)]) {
+      if (root[at(other)] < 0) continue;
+      const int tree = find(other);
+      cycle = cycle || std::find(trees.begin(), trees.end(), tree) != trees.end();
+      trees.push_back(tree);
+    }
+    if (cycle) continue;
+    root[at(i)] = i;
+    for (int tree : trees) root[at(tree)] = i;
+  }
+  std::vector<bool> out;
+  for (int r : root) out.push_back(r >= 0);
+  return out;
+}
+
+}  // namespace
+
+Forest induced_forest(const std::vector<std::vector<int>>& neighbours,
+                      const std::vector<int>& order) {
+  Forest out{members(neighbours, order), std::vector<int>(order.size(), -1), {}};
+  std::vector<bool> seen(order.size(), false);
+  for (int start : order) {
+    if (!out.member[at(start)] || seen[at(start)]) continue;
+    seen[at(start)] = true;
+    size_t next = out.visit.size();
+    out.visit.push_back(start);
+    for (; next < out.visit.size(); ++next) {
+      const int above = out.visit[next];
+      for (int other : neighbours[at(above)]) {
+        if (!out.member[at(other)] || seen[at(other)]) continue;
+        seen[at(other)] = true;
+        out.parent[at(other)] = above;
+        out.visit.push_back(other);
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace shardrun
