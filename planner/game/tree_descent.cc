@@ -7,7 +7,6 @@
 
 #include "base/at.h"
 #include "planner/solver/deadline.h"
-#include "planner/solver/work.h"
 
 namespace shardrun {
 namespace {

@@ -12,7 +12,7 @@ namespace shardrun {
 
 struct TreeDescentOptions {
   uint64_t seed = 0;
-  double seconds = 0.1;      // of work (planner/solver/work.h) at most
+  double seconds = 0.1;      // of work (planner/solver/deadline.h) at most
   int patience = 40;         // ends after so many moves that gained nothing
   int64_t memory_limit = 0;  // of claims at once; 0: none
   double byte_seconds = 0;   // what a byte beyond the limit costs, at the fullest time

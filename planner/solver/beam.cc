@@ -5,7 +5,6 @@
 #include "planner/solver/flat_problem.h"
 #include "planner/solver/reductions.h"
 #include "planner/solver/solver.h"
-#include "planner/solver/work.h"
 
 namespace shardrun {
 namespace {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <unordered_map>
 
-#include "planner/solver/work.h"
+#include "planner/solver/deadline.h"
 
 namespace shardrun {
 namespace {

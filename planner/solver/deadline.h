@@ -4,11 +4,25 @@
 #include <algorithm>
 #include <ctime>
 
-#include "planner/solver/work.h"
-
 namespace shardrun {
 
-/// Seconds of the wall's clock, or of the work that the thread counts (planner/solver/work.h). By
+// Work: a clock that a search's own steps move, so that what is found when it runs out does not
+// depend on the machine or on what else it runs.
+
+namespace internal {
+inline thread_local double work = 0;
+}
+
+/// Counts additions, comparisons and the like; loops over many count them together.
+inline void count_work(double operations) { internal::work += operations; }
+
+/// What this thread has counted, in seconds of a core that does so many of them a second.
+inline double work_seconds() {
+  constexpr double kOperations = 1e9;
+  return internal::work / kOperations;
+}
+
+/// Seconds of the wall's clock, or of the work that the thread counts. By
 /// the wall's clock any thread may ask, by work the one that made the Deadline.
 class Deadline {
  public:

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "planner/solver/deadline.h"
 #include "planner/solver/flat_problem.h"
-#include "planner/solver/work.h"
 
 namespace shardrun {
 namespace {
@@ -35,7 +35,7 @@ struct Rows {
 
 /// What HiGHS is given and asked for.
 struct MipSettings {
-  // Operations per coefficient of the program (planner/solver/work.h).
+  // Operations per coefficient of the program (planner/solver/deadline.h).
   double call_work = 50;      // between two calls back
   double iteration_work = 8;  // of a simplex iteration
   double costs = 1e6;         // costs are scaled to about so much: its tolerances are absolute

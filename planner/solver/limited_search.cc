@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "planner/solver/deadline.h"
 #include "planner/solver/highs_mip.h"
 #include "planner/solver/narrowing.h"
 #include "planner/solver/solver.h"
-#include "planner/solver/work.h"
 
 namespace shardrun {
 namespace {

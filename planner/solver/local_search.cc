@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "planner/solver/work.h"
+#include "planner/solver/deadline.h"
 
 namespace shardrun {
 namespace {

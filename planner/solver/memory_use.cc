@@ -5,7 +5,7 @@
 #include <cmath>
 #include <map>
 
-#include "planner/solver/work.h"
+#include "planner/solver/deadline.h"
 
 namespace shardrun {
 

@@ -7,7 +7,6 @@
 #include "planner/solver/deadline.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/memory_use.h"
-#include "planner/solver/work.h"
 
 namespace shardrun {
 namespace {

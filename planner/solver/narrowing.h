@@ -13,7 +13,7 @@ inline constexpr double kStepsToGain = 1e4;
 
 struct NarrowOptions {
   double gap = 5e-3;                // relative: a solution this close to the bound is good enough
-  double seconds = 10;              // of work (planner/solver/work.h)
+  double seconds = 10;              // of work (planner/solver/deadline.h)
   int64_t memory_limit = 0;         // of the claims; 0: none
   const Solution* start = nullptr;  // a known solution
 };

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "planner/solver/work.h"
+#include "planner/solver/deadline.h"
 
 namespace shardrun {
 namespace {
