@@ -32,9 +32,9 @@ def network(auto, kind, options):
 def register(table, auto, wrap, sample=tokens, common=None, lr=0.05):
     for kind, own in table.items():
         own = dict(own)
-        rate = own.pop("lr", lr)
+        rate, says = own.pop("lr", lr), own.pop("says", {})
         options = (common or {}) | own
-        model(sample, name="hf_" + kind.replace("-", "_"), lr=rate)(
+        model(sample, name="hf_" + kind.replace("-", "_"), lr=rate, says=says)(
             lambda kind=kind, options=options: wrap(network(auto, kind, options)))
 
 
@@ -52,7 +52,7 @@ register({
     "vaultgemma": GROUPED | dict(head_dim=8, query_pre_attn_scalar=8, lr=0.01),
     "phi3": GROUPED, "starcoder2": GROUPED, "stablelm": GROUPED, "olmo": GROUPED, "olmo2": GROUPED | dict(lr=0.005), "olmo3": GROUPED | dict(lr=0.005),
     "cohere": GROUPED, "cohere2": GROUPED | dict(head_dim=4), "granite": GROUPED, "persimmon": {}, "nemotron": GROUPED | dict(head_dim=4),
-    "smollm3": GROUPED, "glm": GROUPED | dict(head_dim=8), "glm4": GROUPED | dict(head_dim=8), "helium": GROUPED | dict(head_dim=4),
+    "smollm3": GROUPED, "glm": GROUPED | dict(head_dim=8), "glm4": GROUPED | dict(head_dim=8), "helium": GROUPED | dict(head_dim=4, says={"default": "and so an epsilon as small is gone"}),
     "arcee": GROUPED, "apertus": GROUPED, "seed_oss": GROUPED | dict(head_dim=4), "exaone4": GROUPED, "ernie4_5": GROUPED | dict(head_dim=4),
     "hunyuan_v1_dense": GROUPED | dict(head_dim=4), "ministral": GROUPED | dict(head_dim=4), "bitnet": GROUPED, "nanochat": GROUPED,
     "gpt_neox_japanese": dict(intermediate_multiple_size=2), "falcon": dict(new_decoder_architecture=True, num_kv_heads=2),

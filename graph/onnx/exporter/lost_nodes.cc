@@ -33,7 +33,9 @@ class NodeRestorer {
       restore_dropout(group);
       restore_detach(group);
       restore_draws(group);
+      find_epsilons(group);
     }
+    note_epsilons();
     put_in_place();
   }
 
@@ -171,6 +173,28 @@ class NodeRestorer {
     report_.restored["detach()"].push_back(group.call.result);
   }
 
+  /// A root, a logarithm or a quotient of a sum that nothing makes: the optimiser took the other
+  /// summand for 0. Of a sum that was merged with an equal one, that one is read.
+  void find_epsilons(const CallGroup& group) {
+    static const std::set<std::string> near_zero = {"aten.rsqrt", "aten.sqrt", "aten.log",
+                                                    "aten.reciprocal", "aten.div"};
+    if (near_zero.count(group.call.target) == 0) return;
+    const auto is_sum = [](const std::string& value) { return op_of(value) == "add"; };
+    for (const StandIn& at : stand_ins(group, names_.unmatched(group, nodes_), is_sum)) {
+      if (!is_sum(at.read.name)) epsilons_.push_back(group.call.result);
+    }
+  }
+
+  void note_epsilons() {
+    if (epsilons_.empty()) return;
+    report_.notes.push_back(
+        str("'", epsilons_[0], "'",
+            epsilons_.size() > 1 ? str(" and ", epsilons_.size() - 1, " more were") : " was",
+            " called with a sum that the optimiser of PyTorch's exporter took out: it takes "
+            "numbers up to 1e-8 for 0, and so an epsilon as small is gone; export with "
+            "torch.onnx.export(…, dynamo=True, optimize=False)"));
+  }
+
   static bool draws(const ::onnx::NodeProto& node) {
     return node.op_type() == "Dropout" || node.op_type() == "Bernoulli" ||
            node.op_type().starts_with("Random");
@@ -256,6 +280,7 @@ class NodeRestorer {
   const ModelFile& model_;
   std::map<std::string, size_t> drawn_;  // what depends on random numbers -> the node that makes it
   std::set<std::string> again_;          // values that are drawn again
+  std::vector<std::string> epsilons_;    // results of calls whose epsilon is gone
   std::map<size_t, std::vector<FlatNode>> before_;  // what is put in front of a node
 };
 

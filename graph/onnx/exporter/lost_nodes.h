@@ -14,8 +14,9 @@ namespace shardrun::importer {
 ///     nodes read instead. Throws invalid_input where that is not clear;
 ///   - random numbers that were merged with others, being drawn from one distribution in one shape.
 ///     Throws invalid_input where what is computed from them was merged, too;
-/// and, of the older exporter, which notes no calls, the padding_idx of an embedding whose table
-/// has one row of zeros.
+///   - of the older exporter, which notes no calls, the padding_idx of an embedding whose table has
+///     one row of zeros.
+/// Notes where an epsilon was taken for 0: calls show the sum, but not the number.
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report);
 
 }  // namespace shardrun::importer

@@ -65,6 +65,33 @@ TEST(LostArguments, AreNotedOnce) {
   EXPECT_EQ(model.report.notes.size(), 1u);
 }
 
+class LostEpsilon : public testing::ImportTest {};
+
+/// x / sqrt(x^2 + 1e-8), of which the optimiser leaves x / sqrt(x^2); with an equal sum in its
+/// place nothing is lost.
+TEST_F(LostEpsilon, TakenForZeroIsNoted) {
+  const auto warns = [&](const std::string& made, const std::string& wanted) {
+    testing::ModelBuilder b;
+    b.input("x", {4, 3});
+    const auto call = [](const std::string& op, const std::string& args) {
+      return "%" + op + " : [num_users=1] = call_function[target=torch.ops.aten." + op +
+             ".default](args = (" + args + "), kwargs = {})";
+    };
+    const std::string root = call("rsqrt", "%" + wanted + ",");
+    testing::add_metadata(&b.node("Mul", {"x", "x"}, {made}), "pkg.torch.onnx.fx_node",
+                          call(made, "%x, %x"));
+    testing::add_metadata(&b.node("Sqrt", {made}, {"val_1"}), "pkg.torch.onnx.fx_node", root);
+    testing::add_metadata(&b.node("Reciprocal", {"val_1"}, {"rsqrt"}), "pkg.torch.onnx.fx_node",
+                          root);
+    b.output("rsqrt", {4, 3});
+    import(b);
+    return noted("'rsqrt' was called with a sum that the optimiser");
+  };
+  EXPECT_TRUE(warns("mul", "add_3"));
+  EXPECT_FALSE(warns("mul", "mul"));
+  EXPECT_FALSE(warns("add", "add_3"));
+}
+
 TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
   const GoldenModel model = testing::load_golden("lost_fresh", "dynamo_default", "");
   EXPECT_TRUE(
