@@ -4,6 +4,7 @@
 #   make run         builds without that part, then trains a small GPT on this repository's own prose with two ranks
 #   make test        builds and runs every test
 #   make install PREFIX=/opt/shardrun
+#   make package     build-package/shardrun_*.deb and .tar.gz, for other machines (docs/install.md)
 #   make bench       measures and writes bench/RESULTS.md (docs/performance.md); BENCH=collectives for a part of it
 #   make fuzz        bad files for the readers, made by libFuzzer for FUZZ_SECONDS=60 each (docs/security.md)
 #   make format      clang-format in place        make lint    clang-format and clang-tidy, changing nothing
@@ -69,6 +70,12 @@ bench: build
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
+package:
+	@scripts/setup --package
+	@cmake --preset package --log-level=WARNING $(CMAKE_FLAGS) >/dev/null
+	@cmake --build --preset package -j $(JOBS)
+	@cd build-package && cpack
+
 fuzz:
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) scripts/fuzz
 
@@ -81,4 +88,4 @@ lint: configure
 clean:
 	@rm -rf $(BUILD)
 
-.PHONY: all setup configure build command run test bench fuzz install format lint clean
+.PHONY: all setup configure build command run test bench package fuzz install format lint clean
