@@ -64,6 +64,7 @@ if(TARGET shardrun_cli)
       OUTPUT_FILE \"${manual}/shardrun.1\" COMMAND_ERROR_IS_FATAL ANY)
     execute_process(COMMAND \"${CMAKE_BINARY_DIR}/shardrun\" manual --bash
       OUTPUT_FILE \"${manual}/shardrun\" COMMAND_ERROR_IS_FATAL ANY)")
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/clusters DESTINATION ${CMAKE_INSTALL_DOCDIR})
   install(FILES ${manual}/shardrun.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   install(FILES ${manual}/shardrun DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 endif()
