@@ -4,6 +4,7 @@
 #   make run         builds without that part, then trains a small GPT on this repository's own prose with two ranks
 #   make test        builds and runs every test
 #   make install PREFIX=/opt/shardrun
+#   make package     build-package/shardrun_*.deb and .tar.gz, for other machines (docs/install.md)
 #   make bench       measures and writes bench/RESULTS.md (docs/performance.md); BENCH=collectives for a part of it
 #   make asan        builds with AddressSanitizer and UndefinedBehaviorSanitizer, and runs every test
 #   make tsan        builds with ThreadSanitizer, and runs the tests with several ranks (docs/security.md)
@@ -83,6 +84,12 @@ bench: build
 install: build
 	@cmake --install $(BUILD) --prefix $(PREFIX)
 
+package:
+	@scripts/setup --package
+	@cmake --preset package --log-level=WARNING $(CMAKE_FLAGS) >/dev/null
+	@cmake --build --preset package -j $(JOBS)
+	@cd build-package && cpack
+
 fuzz:
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) JOBS=$(JOBS) scripts/fuzz
 
@@ -95,4 +102,4 @@ lint: configure
 clean:
 	@rm -rf $(BUILD)
 
-.PHONY: all setup configure build command run test asan tsan bench fuzz install format lint clean
+.PHONY: all setup configure build command run test asan tsan bench package fuzz install format lint clean

@@ -1,6 +1,7 @@
 # Third-party packages. scripts/setup installs them; the versions pinned there are cached outside the tree.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
+set(MPI_CXX_SKIP_MPICXX ON)  # its C++ bindings are not used, and no longer there in Open MPI 5
 find_package(MPI REQUIRED COMPONENTS CXX)
 find_package(Protobuf REQUIRED)
 find_package(ZLIB REQUIRED)

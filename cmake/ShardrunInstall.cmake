@@ -5,21 +5,31 @@
 #   target_link_libraries(mine PRIVATE shardrun::shardrun)
 #
 # A shared library, because a static one would ask its users to find oneDNN, protobuf and MPI themselves. HiGHS'
-# library, which no Debian package has, is installed beside it. It exports its namespace alone, so a program's own
+# library, which no Debian package has, is installed in a folder of its own below it. It exports its namespace alone, so a program's own
 # protobuf types cannot clash; of that the public headers are promised, the rest is for the part for GPUs.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-if(TARGET shardrun)
-  target_link_options(shardrun PRIVATE
-    -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/exported.map -Wl,-Bsymbolic-functions)
-  set_property(TARGET shardrun APPEND PROPERTY LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/exported.map)
-  set_target_properties(shardrun PROPERTIES
+# shardrun_as_library(TARGET FOLDER BUNDLED): how libshardrun is linked, into FOLDER, where it finds in BUNDLED (from
+# where it is installed) what is installed with it. A DT_RPATH, which also counts for what those need in their turn.
+function(shardrun_as_library target folder bundled)
+  target_link_options(${target} PRIVATE
+    -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/exported.map -Wl,-Bsymbolic-functions
+    -Wl,--as-needed -Wl,--disable-new-dtags)
+  set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/exported.map)
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME shardrun
     VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
-    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
-  set_target_properties(shardrun PROPERTIES INSTALL_RPATH $ORIGIN)
-  install(FILES ${SHARDRUN_HIGHS_DIR}/lib/libhighs.so DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    LIBRARY_OUTPUT_DIRECTORY ${folder}
+    INSTALL_RPATH $ORIGIN/${bundled})
+endfunction()
+
+if(TARGET shardrun)
+  shardrun_as_library(shardrun ${CMAKE_BINARY_DIR} shardrun)
+  set(SHARDRUN_BUNDLED ${CMAKE_INSTALL_LIBDIR}/shardrun)
+  install(FILES ${SHARDRUN_HIGHS_DIR}/lib/libhighs.so DESTINATION ${SHARDRUN_BUNDLED})
+  install(FILES ${SHARDRUN_HIGHS_DIR}/LICENSE.txt DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME HiGHS)
   install(TARGETS shardrun EXPORT shardrun LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/shardrun.h
@@ -54,6 +64,7 @@ if(TARGET shardrun_cli)
       OUTPUT_FILE \"${manual}/shardrun.1\" COMMAND_ERROR_IS_FATAL ANY)
     execute_process(COMMAND \"${CMAKE_BINARY_DIR}/shardrun\" manual --bash
       OUTPUT_FILE \"${manual}/shardrun\" COMMAND_ERROR_IS_FATAL ANY)")
+  install(DIRECTORY ${CMAKE_SOURCE_DIR}/docs/clusters DESTINATION ${CMAKE_INSTALL_DOCDIR})
   install(FILES ${manual}/shardrun.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
   install(FILES ${manual}/shardrun DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
 endif()

@@ -30,6 +30,9 @@ function(shardrun_library name)
   if(NOT name MATCHES "^(kernels|planner$)")
     shardrun_unite(shardrun_${name})
   endif()
+  if(SHARDRUN_LEVELS AND name IN_LIST SHARDRUN_VECTOR_LIBRARIES)
+    shardrun_at_levels(shardrun_${name})
+  endif()
 endfunction()
 
 # shardrun_unite(TARGET): eight sources in one go, so that headers and templates are read and compiled once for eight.

@@ -1,0 +1,72 @@
+# What `make package` packs, beyond what `make install` installs: libshardrun for newer processors, and two packages.
+#
+#   shardrun_<version>_<architecture>.deb         needs Debian's packages, Open MPI among them
+#   shardrun-<version>-Linux-<processor>.tar.gz   a folder that may lie anywhere, with all it needs but Open MPI
+get_target_property(parts shardrun SOURCES)
+list(FILTER parts INCLUDE REGEX "TARGET_OBJECTS")
+foreach(level IN LISTS SHARDRUN_LEVELS)
+  set(objects)
+  foreach(library IN LISTS SHARDRUN_VECTOR_LIBRARIES)
+    list(APPEND objects $<TARGET_OBJECTS:shardrun_${library}-${level}>)
+  endforeach()
+  # The linker takes from archives only what no object has, so the oldest processor's objects of these stay there.
+  add_library(shardrun-${level} SHARED $<TARGET_OBJECTS:shardrun> ${parts} ${objects})
+  target_link_libraries(shardrun-${level} PRIVATE $<TARGET_PROPERTY:shardrun,LINK_LIBRARIES>)
+  set_target_properties(shardrun-${level} PROPERTIES LINKER_LANGUAGE CXX)
+  shardrun_as_library(shardrun-${level} ${CMAKE_BINARY_DIR}/levels/${level} ../../shardrun)
+  install(TARGETS shardrun-${level} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/glibc-hwcaps/${level} NAMELINK_SKIP)
+  add_dependencies(shardrun_installed shardrun-${level})
+endforeach()
+
+# A source outside those libraries would call their vector functions with vectors of another width.
+file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/graph/*.cc ${CMAKE_SOURCE_DIR}/kernels/*.cc
+  ${CMAKE_SOURCE_DIR}/launcher/*.cc ${CMAKE_SOURCE_DIR}/models/*.cc ${CMAKE_SOURCE_DIR}/planner/*.cc
+  ${CMAKE_SOURCE_DIR}/runtime/*.cc)
+list(FILTER sources EXCLUDE REGEX "^(kernels/cpu|kernels/cuda|runtime/base|runtime/exec)/")
+foreach(source IN LISTS sources)
+  file(STRINGS ${source} includes
+    REGEX "^#include \"(base/(lanes|philox_blocks)|kernels/cpu/(lanes|lane_functions|random|row_tile))\\.h\"")
+  if(includes)
+    message(FATAL_ERROR "${source} includes vectors (${includes}): its library belongs into SHARDRUN_VECTOR_LIBRARIES")
+  endif()
+endforeach()
+
+# For the tarball alone, the libraries that are Debian packages to the other. C's and C++'s own and zlib are everywhere;
+# MPI is the cluster's.
+install(CODE "
+  file(GET_RUNTIME_DEPENDENCIES LIBRARIES \"$<TARGET_FILE:shardrun>\" RESOLVED_DEPENDENCIES_VAR libraries
+    PRE_EXCLUDE_REGEXES \"^(ld-linux|libc|libm|libdl|libpthread|librt|libstdc..|libgcc_s|libz|libhighs|libmpi)[-.].*\")
+  file(INSTALL DESTINATION \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${SHARDRUN_BUNDLED}\" TYPE SHARED_LIBRARY
+    FOLLOW_SYMLINK_CHAIN FILES \${libraries})" COMPONENT bundled)
+# Terms of what is inside: as headers in both, as libraries in the tarball.
+foreach(package nlohmann-json3-dev libcli11-dev)
+  install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME ${package})
+endforeach()
+foreach(package libdnnl2 libprotobuf32 libre2-9 libisal2 libgomp1 ocl-icd-libopencl1)
+  install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME ${package}
+    COMPONENT bundled OPTIONAL)
+endforeach()
+
+set(CPACK_GENERATOR DEB TGZ)
+set(CPACK_PACKAGE_NAME shardrun)
+set(CPACK_PACKAGE_VENDOR "the authors of shardrun")
+set(CPACK_PACKAGE_CONTACT "The authors of shardrun <shardrun@localhost>" CACHE STRING "The .deb's maintainer")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Trains ONNX models on many processes, which it shards by itself")
+set(CPACK_PACKAGE_FILE_NAME ${CPACK_PACKAGE_NAME}-${PROJECT_VERSION}-Linux-${CMAKE_SYSTEM_PROCESSOR})
+set(CPACK_VERBATIM_VARIABLES ON)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_COMPONENTS_GROUPING ALL_COMPONENTS_IN_ONE)
+set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "mpirun -np 8 shardrun model.onnx imports an ONNX model, differentiates it, decides how \
+every tensor of a training step is sharded over the ranks, and trains. The command, a shared library with its headers and a \
+CMake package.")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS openmpi-bin)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${SHARDRUN_HIGHS_DIR}/lib)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)  # and so tells ldconfig of them
+set(CPACK_PROJECT_CONFIG_FILE ${CMAKE_SOURCE_DIR}/cmake/package_parts.cmake)
+include(CPack)
