@@ -23,8 +23,9 @@ constexpr double kBetween[] = {0.96, 0.92, 0.88};
 /// best's time.
 constexpr size_t kGoOn = 2;
 constexpr double kBehind = 1.08;
-/// So many levels in a row whose plans take so many times the best within the limit are the last.
-constexpr int kWorseLevels = 2;
+/// So many levels in a row whose plans take so many times the best within the limit are the last,
+/// and so many that have none.
+constexpr int kWorseLevels = 2, kEmptyLevels = 2;
 constexpr double kWorse = 1.02;
 /// Below this fraction of what is needed without a limit it is first found out what the least is.
 constexpr double kScarce = 0.6;
@@ -255,13 +256,17 @@ void MemoryLevels::descend() {
     if (!fastest_) return;
     start_again();
   }
-  int worse = 0;
+  int worse = 0, empty = 0;
   double level = all, next = kFirstLevels[0] * all;
   for (size_t round = 1; worse < kWorseLevels; ++round) {
     level = std::exchange(
         next, round < std::size(kFirstLevels) ? kFirstLevels[round] * all : kLevel * next);
     look_at(static_cast<int64_t>(level));
-    if (!level_best_) break;
+    if (!level_best_) {
+      if (++empty == kEmptyLevels) break;
+      continue;
+    }
+    empty = 0;
     if (next > limit) continue;
     look_between(static_cast<int64_t>(level));
     if (level > limit) continue;

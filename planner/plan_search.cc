@@ -24,7 +24,7 @@ namespace {
 constexpr int kAttempts = 4;
 /// What within() may take, in seconds of work: so many times those of the first search, but at
 /// least so many, and at most so many seconds or times.
-constexpr double kTimesFirst = 8, kLeastSecondsWithin = 0.02;
+constexpr double kTimesFirst = 16, kLeastSecondsWithin = 0.02;
 constexpr double kMostTimesFirst = 2, kMostSecondsWithin = 0.1;
 /// Within a limit, relative to the bound. The last of it costs more than it gains: what is hidden
 /// beside kernels differs by more between plans that cost the same.
