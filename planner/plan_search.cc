@@ -14,7 +14,6 @@
 #include "planner/reshard/sum_price.h"
 #include "planner/rules/placing.h"
 #include "planner/schedule/roles.h"
-#include "planner/solver/work.h"
 #include "planner/space/partial_kinds.h"
 
 namespace shardrun {

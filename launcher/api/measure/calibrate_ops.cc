@@ -294,8 +294,8 @@ std::vector<CalibrationOp> row_calls() {
   return out;
 }
 
-/// Ops of whose dims some stay, or whose attributes say how large a result is.
-std::vector<CalibrationOp> other_calls() {
+/// Losses, norms, recurrent layers and attention over what is kept: of their dims some stay.
+std::vector<CalibrationOp> layer_calls() {
   std::vector<CalibrationOp> out;
   out.push_back(by_bytes("cross_entropy_grad", "", [](DType t, double n) {
     const Shape s = matrix(n);
@@ -355,6 +355,12 @@ std::vector<CalibrationOp> other_calls() {
     return call("batch_statistics", {{"count", int64_t{4}}, {"dtype", std::string(to_string(t))}},
                 {{DType::f64, {2, whole(n)}}});
   }));
+  return out;
+}
+
+/// Ops whose attributes say how large a result is, or what is drawn or looked for.
+std::vector<CalibrationOp> other_calls() {
+  std::vector<CalibrationOp> out;
   out.push_back(by_bytes("top_k", "", [](DType t, double n) {
     return call("top_k", {{"axis", int64_t{1}}, {"k", int64_t{1}}, {"largest", int64_t{1}}},
                 {{t, matrix(n)}});
@@ -391,7 +397,7 @@ std::vector<CalibrationOp> calibration_ops() {
     for (CalibrationOp& op : family()) out.push_back(std::move(op));
   }
   std::vector<CalibrationOp> others;
-  for (auto family : {row_calls, other_calls}) {
+  for (auto family : {row_calls, layer_calls, other_calls}) {
     for (CalibrationOp& op : family()) others.push_back(std::move(op));
   }
   const auto has = [](const std::vector<CalibrationOp>& ops, const std::string& name) {
