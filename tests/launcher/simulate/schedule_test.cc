@@ -45,8 +45,7 @@ struct Layers {
     program.micro_batches = micro_batches;
     const auto add = [&](int layer, StepPart part) {
       program.steps.emplace_back();
-      work.steps.push_back(
-          {.seconds = 1, .launched = true, .part = part, .layer = str("h.", layer)});
+      work.steps.push_back({.seconds = 1, .launches = 1, .part = part, .layer = str("h.", layer)});
     };
     for (int l = 0; l < layers; ++l) add(l, StepPart::forward);
     for (int l = layers; l-- > 0;) add(l, StepPart::backward);
