@@ -331,7 +331,7 @@ class Importer {
       lower_user_op(c);
     } else {
       const Lowering& lowering = *find_lowering(node.proto.op_type());
-      takes_picked(c) ? lower_picked(c, lowering) : lowering.lower(c);
+      takes_picked(b_, read) ? lower_picked(c, lowering) : lowering.lower(c);
       c.check_attributes_used();
       c.check_inputs_used();
     }

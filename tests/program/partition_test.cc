@@ -119,7 +119,7 @@ TEST(Partition, PrefixesAreShared) {
   f.hold("x", "[{a,b}, -]");
   f.cut("r1", {"[{a}, -]"}, {"[{a}, -]"});
   // whole = all_gather over b, which r1 has made already, then over a
-  EXPECT_EQ(kinds(f.run()), "all_gather relu all_gather neg all_gather");
+  EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather neg");
 }
 
 /// A partial sum that one reader wants cut and the next one whole: scattered and gathered again,
@@ -132,9 +132,9 @@ TEST(Partition, AValueIsHandedOutFromTheCopyThatThePlanNames) {
   f.start_plan();
   f.cut("mm", {"[-, {a}]", "[{a}, -]"}, {"[-, -] partial(sum: a)"});
   f.cut("cut", {"[{a}, -]"}, {"[{a}, -]"});
-  EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter relu all_gather neg all_gather");
+  EXPECT_EQ(kinds(f.run()), "slice slice matmul reduce_scatter all_gather relu all_gather neg");
   f.plan.redistributed["%mm"] = f.sh("[-, -]");
-  EXPECT_EQ(kinds(f.run()), "slice slice matmul all_reduce slice relu neg all_gather");
+  EXPECT_EQ(kinds(f.run()), "slice slice matmul all_reduce slice relu all_gather neg");
   EXPECT_EQ(f.run().buffers.size(), 9u);
 }
 
@@ -163,7 +163,7 @@ TEST(Partition, SomeValuesAreGatheredAnewForEachReader) {
   f.hold("w", "[{a,b}, -]");
   EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu neg");
   f.plan.regathered = {"w"};
-  EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather all_gather neg");
+  EXPECT_EQ(kinds(f.run()), "all_gather all_gather all_gather relu all_gather neg");
   f.plan.redistributed["w"] = f.sh("[{a}, -]");
   EXPECT_EQ(kinds(f.run()), "all_gather all_gather relu all_gather neg");
 }

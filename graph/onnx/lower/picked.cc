@@ -533,12 +533,10 @@ void pick_parts(NodeContext& c, std::optional<int64_t> axis) {
   c.out(b.picked({x, along, pick_of(b, c.in(1)), false}));
 }
 
-bool takes_picked(NodeContext& c) {
-  for (size_t i = 0; i < c.input_count(); ++i) {
-    const V v = c.in_or(i, kNone);
-    if (v != kNone && (c.b.rows(v) != nullptr || c.b.counted.count(v) > 0)) return true;
-  }
-  return false;
+bool takes_picked(const Builder& b, std::span<const V> inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [&](V v) {
+    return v != kNone && (b.rows(v) != nullptr || b.counted.count(v) > 0);
+  });
 }
 
 void lower_picked(NodeContext& c, const Lowering& lowering) {

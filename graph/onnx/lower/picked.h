@@ -8,6 +8,8 @@
 // are NaN only if that one is, and gradients, which are 0 there, stay 0.
 #pragma once
 
+#include <span>
+
 #include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
@@ -19,8 +21,8 @@ void pick_positions(NodeContext& c);
 /// axis: of all elements in a row.
 void pick_parts(NodeContext& c, std::optional<int64_t> axis);
 
-/// Does the node have an operand that is picked rows, or a shape that counts them?
-bool takes_picked(NodeContext& c);
+/// Is one of these operands picked rows, or a shape that counts them?
+bool takes_picked(const Builder& b, std::span<const V> inputs);
 
 /// Lowers such a node. Throws unsupported for what does something else with rows than the above.
 void lower_picked(NodeContext& c, const Lowering& lowering);
