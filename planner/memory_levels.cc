@@ -19,9 +19,6 @@ constexpr double kFirstLevels[] = {0.98, 0.93};
 constexpr double kLevel = 0.85;
 /// Between two levels the best search of the upper one looks at these fractions of it.
 constexpr double kBetween[] = {0.96, 0.92, 0.88};
-/// So often a limit itself is looked at: each time for plans whose arenas have beside their claims
-/// what the last one's had.
-constexpr int kLooks = 4;
 /// So many searches go on to the next level, the fastest, if they take at most so many times the
 /// best's time.
 constexpr size_t kGoOn = 2;
@@ -138,8 +135,7 @@ bool MemoryLevels::start(bool hide_sums) {
 
 void MemoryLevels::look_at_limit() {
   PlanSearch& search = *searches_.front().search;
-  for (int look = 0; look < kLooks && search.within(options_.memory_limit, report_); ++look) {
-  }
+  (void)search.within(options_.memory_limit, report_);
   search.restart();
 }
 
