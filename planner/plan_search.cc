@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <limits>
 #include <set>
-#include <utility>
 
 #include "base/clock.h"
 #include "base/process/processors.h"
@@ -14,20 +13,16 @@
 #include "planner/reshard/sum_price.h"
 #include "planner/rules/placing.h"
 #include "planner/schedule/roles.h"
+#include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
 
 namespace shardrun {
 namespace {
 
-/// Solutions for one number of bytes: each leaves room for what the last one's arena held besides.
-constexpr int kAttempts = 4;
-/// What within() may take, in seconds of work: so many times those of the first search, but at
-/// least so many, and at most so many seconds or times.
-constexpr double kTimesFirst = 16, kLeastSecondsWithin = 0.02;
-constexpr double kMostTimesFirst = 2, kMostSecondsWithin = 0.1;
-/// Within a limit, relative to the bound. The last of it costs more than it gains: what is hidden
-/// beside kernels differs by more between plans that cost the same.
-constexpr double kPlanGap = 2e-3;
+constexpr int kMemoryRounds = 12, kMostHalvings = 2;
+/// Of the limit: claims that come to less will fit, with all that an arena holds beside.
+constexpr double kAmple = 0.75;
+constexpr double kPlanGap = 1e-4;
 /// A tree search ends after so many states: a share of the seconds that there are, at so many a
 /// second of one core (fewer where arguments are cut, since all is propagated again behind each
 /// action). By count, so that a plan does not depend on the machine.
@@ -52,7 +47,7 @@ void drop_divided_sums(const Node& node, SpmdRule& rule) {
 }  // namespace
 
 PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-                       const PlanOptions& options, RuleCache& rules, OnPlan on_plan)
+                       const PlanOptions& options, RuleCache& rules)
     : graph_(graph),
       mesh_(mesh),
       cluster_(cluster),
@@ -61,75 +56,23 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       own_times_(mesh, cluster),
       times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
       numbered_(graph, options.contents),
-      constraints_(graph, mesh, options.planner, options.tactics, options.requests, options.pinned),
-      on_plan_(std::move(on_plan)) {}
-
-PlanSearch::~PlanSearch() = default;
-
-struct PlanSearch::State {
-  LimitedSearch search;
-  Solution last;  // that fitted
-  std::vector<int64_t>
-      beside;  // bytes that its arena holds besides claims, by node; empty: unknown
-  std::vector<FactoredProblem::Edge> edges;
-  bool forbids = false, may_forbid = true;  // do the edges forbid more than at first?
-};
-
-/// A joint Problem, and what is known of it.
-struct PlanSearch::Posed {
-  Posed(const PlanSearch& owner, SearchSpace with)
-      : space(std::move(with)),
-        joint(build_problem(space, owner.graph_, owner.folding_, owner.mesh_, owner.times_)),
-        context{owner.graph_, owner.mesh_, owner.folding_, space, joint, owner.times_},
-        edges(joint.problem.edges),
-        search(joint.problem, {kPlanGap, owner.method(), owner.options_.seed}) {}
-
-  SearchSpace space;
-  JointProblem joint;
-  PlanContext context;
-  const std::vector<FactoredProblem::Edge> edges;  // before anything is forbidden
-  LimitedSearch search;
-  Solution first, last;  // without a limit, and the last that fitted
-  std::string first_solver;
-  std::vector<int64_t> first_beside, beside;  // as State's
-  bool forbids = false, may_forbid = true;
-};
-
-void PlanSearch::solve(PlanReport& report) {
-  SearchSpace all = prepare(report);
-  if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
-  double begin = thread_seconds();
-  restrict(all);
-  posed_ = std::make_unique<Posed>(*this, std::move(all));
-  report.build_seconds += since(begin);
-  begin = thread_seconds();
-  const double before = work_seconds();
-  const LimitedResult found = posed_->search.run({}, nullptr, options_.solve_seconds);
-  if (!found.solution) require_a_plan();
-  const double work = work_seconds() - before;
-  seconds_within_ =
-      method() == LimitedOptions::Method::plain
-          ? options_.solve_seconds
-          : std::min({options_.solve_seconds, std::max(kLeastSecondsWithin, kTimesFirst * work),
-                      std::max(kMostSecondsWithin, kMostTimesFirst * work)});
-  posed_->first = posed_->last = *found.solution;
-  posed_->first_solver = found.solver;
-  unlimited_bound_ = found.lower_bound;
-  report.solve_seconds += since(begin);
-}
+      constraints_(graph, mesh, options.planner, options.tactics, options.requests,
+                   options.pinned) {}
 
 std::optional<Plan> PlanSearch::run(PlanReport& report) {
-  solve(report);
-  ArenaUse unread;
-  Plan plan = lay_out(posed_->first, true, true, 0, posed_->first_solver, unread);
-  if (options_.memory_limit > 0 && plan.bytes > options_.memory_limit) return std::nullopt;
-  return plan;
+  SearchSpace all = prepare(report);
+  if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
+  return solve(std::move(all), report);
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {
   std::map<std::string, Sharding> apart = constraints_.pinned();
   apart.insert(options_.avoided.begin(), options_.avoided.end());
   folding_ = fold(graph_, apart, constraints_.asked_nodes());
+  report.nodes = static_cast<int>(graph_.nodes().size());
+  report.folded_nodes =
+      static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
+                                     [](const Folding::Class& c) { return !c.nodes.empty(); }));
   auto begin = thread_seconds();
   const int runs_before = rules_.kernel_runs();
   find_rules();
@@ -302,53 +245,43 @@ LimitedOptions::Method PlanSearch::method() const {
                                               : Method::narrowing;
 }
 
-/// The plan of a solution, and its arena's bytes. `share`: as in extract_plan. It is timed if it
-/// has at most `target` bytes (0: any).
-Plan PlanSearch::lay_out(const Solution& solution, bool share, bool timed, int64_t target,
-                         const std::string& solver, ArenaUse& use) {
-  const FactoredProblem& claims = posed_->joint.problem;
-  LaidOut out;
-  out.node_seconds = node_seconds(posed_->context, solution);
-  out.cost = raw_cost(claims, solution);
-  out.bound = unlimited_bound_;
-  out.nodes = static_cast<int>(graph_.nodes().size());
-  out.folded_nodes =
-      static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
-                                     [](const Folding::Class& c) { return !c.nodes.empty(); }));
-  out.solver = solver;
-  out.plan = extract_plan(posed_->context, solution, share);
-  Plan& plan = out.plan;
+/// The plan of a solution, and its arena's bytes. `share`: as in extract_plan.
+Plan PlanSearch::lay_out(const PlanContext& problem, const Solution& solution, bool share,
+                         ArenaUse& use) {
+  Plan plan = extract_plan(problem, solution, share);
   plan.planner = planner_ == PlannerKind::automatic ? "ilp" : options_.planner;
   plan.recompute = options_.recomputed;
+  const FactoredProblem& claims = problem.joint.problem;
   use = options_.arena_use
             ? options_.arena_use(plan)
             : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
-  out.timed = timed && (target == 0 || plan.bytes <= target);
-  if (options_.retime && out.timed) options_.retime(plan);
-  if (on_plan_) on_plan_(out);
-  return std::move(out.plan);
+  if (options_.retime) options_.retime(plan);
+  if (!smallest_ || plan.bytes < smallest_->plan.bytes)
+    smallest_ = LaidOut{plan, node_seconds(problem, solution)};
+  return plan;
 }
 
-/// Where readers that share the copies that they want take less time, lays that out as well.
-void PlanSearch::note_sharing(const Solution& solution, const std::string& solver) {
-  if (extract_plan(posed_->context, solution, true).seconds >=
-      extract_plan(posed_->context, solution, false).seconds)
-    return;
-  ArenaUse unread;
-  (void)lay_out(solution, true, true, 0, solver, unread);
-}
-
-/// Bytes in a solution's arena that are not in its claims, node by node: gaps, workspaces, what is
-/// made for one reader; less what is written over operands.
-std::vector<int64_t> PlanSearch::beside_claims(const Solution& solution,
-                                               const ArenaUse& use) const {
-  const std::vector<int64_t> claims = bytes_over_time(posed_->joint.problem, solution);
-  const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
-  std::vector<int64_t> out(graph_.nodes().size(), gaps);
-  for (size_t t = 0; t < std::min(out.size(), use.alive.size()); ++t)
-    out[t] += use.alive[t] - (t < claims.size() ? claims[t] : 0);
-  return out;
+/// The plan of a solution, if it fits. Readers share the copies that they want if memory allows
+/// that, else each gets its own from the hub's. `use`: of the latter.
+std::optional<Plan> PlanSearch::fitting(const PlanContext& problem, const Solution& solution,
+                                        ArenaUse& use) {
+  const int64_t limit = options_.memory_limit;
+  const auto try_one = [&](bool share) { return lay_out(problem, solution, share, use); };
+  // Laying out takes longer than all else, so what is likely comes first.
+  const bool ample = static_cast<double>(peak_bytes(problem.joint.problem, solution)) <
+                     kAmple * static_cast<double>(limit);
+  if (limit <= 0 || ample) {
+    Plan sharing = try_one(true);
+    if (limit <= 0 || sharing.bytes <= limit) return sharing;
+  }
+  Plan plan = try_one(false);
+  if (plan.bytes > limit) return std::nullopt;
+  if (!ample) {
+    Plan sharing = try_one(true);
+    if (sharing.bytes <= limit && sharing.seconds < plan.seconds) return sharing;
+  }
+  return plan;
 }
 
 int64_t PlanSearch::least_held(const SearchSpace& space) const {
@@ -376,88 +309,105 @@ void PlanSearch::restrict(SearchSpace& space) {
   held_bytes_ = least_held(space);
 }
 
-/// Throws where nothing was found, though memory was no matter.
-void PlanSearch::require_a_plan() const {
+/// Throws where a round found nothing, though memory is no matter in it.
+void PlanSearch::require_a_plan(int round) const {
   SR_REQUIRE(planner_ != PlannerKind::plain_ilp, invalid_input, "planner '", options_.planner,
              "': HiGHS found no plan on mesh ", mesh_.to_string(), " in ", options_.solve_seconds,
              " s; give it longer with --plan-seconds");
-  fail(ErrorKind::invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
-       mesh_.to_string(), "; take another mesh or planner");
+  SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
+             mesh_.to_string(), "; take another mesh or planner");
 }
 
-std::shared_ptr<const PlanSearch::State> PlanSearch::state() const {
-  const Posed& at = *posed_;
-  return std::make_shared<const State>(
-      State{at.search, at.last, at.beside, at.joint.problem.edges, at.forbids, at.may_forbid});
-}
-
-void PlanSearch::go_back(const State& state) {
-  Posed& at = *posed_;
-  at.search.take_times(state.search);
-  at.last = state.last;
-  at.beside = state.beside;
-  at.joint.problem.edges = state.edges;
-  at.forbids = state.forbids;
-  at.may_forbid = state.may_forbid;
-}
-
-void PlanSearch::restart() {
-  const Posed& at = *posed_;
-  const LimitedSearch anew(at.joint.problem, {kPlanGap, method(), options_.seed});
-  go_back({anew, at.first, at.first_beside, at.edges, false, true});
-}
-
-double PlanSearch::bound_within(int64_t bytes) {
-  restart();
-  const std::vector<int64_t> room(graph_.nodes().size(), bytes);
-  return posed_->search.run(room, nullptr, seconds_within_).lower_bound;
+/// Leaves at most as much room for claims, node by node, as this solution's arena does.
+static void tighten(std::vector<int64_t>& room, int64_t limit, const ArenaUse& use,
+                    const std::vector<int64_t>& claims) {
+  const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
+  for (size_t t = 0; t < std::min(room.size(), claims.size()); ++t)
+    room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
 }
 
 /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
-/// cannot know how buffers share an arena. So a solution's arena is looked at, and the next one has
-/// so many bytes less, or more, node by node. Where it does not fit for something large that is
-/// made for one reader, that is forbidden; else the next solution must leave as much room beside
-/// its claims as this one took.
-bool PlanSearch::within(int64_t target, PlanReport& report, bool timed) {
-  const double begin = thread_seconds();
-  Posed& at = *posed_;
-  ArenaUse use;
-  if (at.first_beside.empty()) {
-    (void)lay_out(at.first, false, timed, target, at.first_solver, use);
-    at.beside = at.first_beside = beside_claims(at.first, use);
-  }
-  std::vector<int64_t> beside = at.beside;
-  bool fits = false;
-  for (int attempt = 0; attempt < kAttempts && !fits; ++attempt) {
-    std::vector<int64_t> room;
-    for (int64_t bytes : beside) room.push_back(target - bytes);
-    const LimitedResult found = at.search.run(room, &at.last, seconds_within_);
-    if (!found.solution && at.forbids) {  // too much was
-      at.forbids = at.may_forbid = false;
-      at.joint.problem.edges = at.edges;
+/// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
+/// not fit for something large that is made for one reader, that is forbidden; else the next
+/// solution must leave as much room beside its claims, node by node, as this one took. nullopt if
+/// nothing that was found fits.
+std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
+  auto begin = thread_seconds();
+  restrict(space);
+  JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
+  const PlanContext posed{graph_, mesh_, folding_, space, joint, times_};
+  const FactoredProblem& problem = joint.problem;
+  report.build_seconds += since(begin);
+  begin = thread_seconds();
+  const Deadline end(options_.solve_seconds, method() == LimitedOptions::Method::plain
+                                                 ? Deadline::Clock::wall
+                                                 : Deadline::Clock::work);
+  const int64_t limit = options_.memory_limit;
+  LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
+  // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
+  std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
+  std::optional<Solution> start;
+  std::optional<Plan> best;
+  int halvings = 0;
+  std::vector<FactoredProblem::Edge> allowed;  // empty: nothing was forbidden
+  bool may_forbid = true;
+  const auto offer = [&](std::optional<Plan> plan, const Solution& solution) {
+    if (!plan || (best && best->seconds <= plan->seconds)) return;
+    best = std::move(plan);
+    report.cost = raw_cost(problem, solution);
+  };
+  for (int round = 0; round < kMemoryRounds; ++round) {
+    if (round > 0 && end.passed()) break;
+    const LimitedResult found = search.run(room, start ? &*start : nullptr, end.left());
+    report.solver = found.solver;
+    if (round == 0) unlimited_bound_ = found.lower_bound;
+    // What the first two rounds know holds for all plans, while nothing is forbidden.
+    if (round <= 1 && allowed.empty())
+      report.lower_bound = std::max(report.lower_bound, found.lower_bound);
+    report.solve_seconds = since(begin);
+    if (!found.solution && !allowed.empty()) {  // too much was
+      may_forbid = false;
+      joint.problem.edges = std::exchange(allowed, {});
       continue;
     }
-    if (!found.solution && attempt == 0 && at.may_forbid) {
-      // It may be what was brought into another Sharding that took the room, as is seen below.
-      std::fill(beside.begin(), beside.end(), 0);
+    const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
+    if (!solution) {
+      require_a_plan(round);
+      break;
+    }
+    if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {
+      room = feasible;
+      limited_ = true;
       continue;
     }
-    if (!found.solution) break;
-    const Solution& solution = *found.solution;
-    fits = lay_out(solution, false, timed, target, found.solver, use).bytes <= target;
-    if (fits) {
-      at.last = solution;
-      at.beside = beside_claims(solution, use);
-      if (timed) note_sharing(solution, found.solver);
-    } else if (at.may_forbid && forbid_reshardings(at.context, solution, use, target)) {
-      at.forbids = true;
+    ArenaUse use;
+    std::optional<Plan> plan = fitting(posed, *solution, use);
+    const bool fits = plan.has_value();
+    offer(std::move(plan), *solution);
+    if (fits && found.solution) break;
+    start = solution;
+    bool forbidden = false;
+    if (may_forbid && !fits && found.solution) {
+      std::vector<FactoredProblem::Edge> before = problem.edges;
+      forbidden = forbid_reshardings(posed, *solution, use, limit);
+      if (forbidden && allowed.empty()) allowed = std::move(before);
+    }
+    if (round == 0) {
+      room = feasible;
+      limited_ = true;
+    } else if (forbidden) {
+      continue;
+    } else if (found.solution) {
+      feasible = room;
+      tighten(room, limit, use, bytes_over_time(problem, *solution));
+    } else if (round == 1 || ++halvings > kMostHalvings) {
+      break;
     } else {
-      const std::vector<int64_t> its = beside_claims(solution, use);
-      for (size_t t = 0; t < beside.size(); ++t) beside[t] = std::max(beside[t], its[t]);
+      // What that plan held beside need not be held beside another.
+      for (size_t t = 0; t < room.size(); ++t) room[t] = (room[t] + feasible[t]) / 2;
     }
   }
-  report.solve_seconds += since(begin);
-  return fits;
+  return best;
 }
 
 }  // namespace shardrun

@@ -1,7 +1,6 @@
-// PlanSearch: the search for a Graph's best plans under one planner, without and with less memory.
+// PlanSearch: the search for a Graph's best plan under one planner and one memory limit.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,54 +19,34 @@ struct GameTable;    // planner/game/proposal.h
 struct LaidOut {
   Plan plan;
   std::vector<double> node_seconds;  // without what brings operands to a node
-  double cost = 0, bound = 0;        // of the joint Problem; the latter if memory is no matter
-  int nodes = 0, folded_nodes = 0;   // of the step
-  std::string solver;                // which part of the search found it
-  bool timed = true;                 // by PlanOptions::retime, if there is one
 };
 
-/// Folds the graph, finds its classes' strategies, and solves the joint Problem: first as if memory
-/// were no matter, then for arenas of fewer and fewer bytes, each time from what fitted before.
+/// Folds the graph, finds its classes' strategies, and solves the joint Problem again and again
+/// until what a solution says fits.
 ///
-///     PlanSearch search(graph, mesh, cluster, options, rules, [](const LaidOut& plan) { ... });
-///     if (!search.run(report)) {
-///       while (search.within(target, report)) target *= 0.9;
-///     }
+///     PlanSearch search(graph, mesh, cluster, options, rules);
+///     const std::optional<Plan> plan = search.run(report);
+///     if (!plan) ... search.smallest() ...
 class PlanSearch {
  public:
-  /// Hears of every plan that is laid out.
-  using OnPlan = std::function<void(const LaidOut&)>;
-
   /// All must outlive this.
   PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-             const PlanOptions& options, RuleCache& rules, OnPlan on_plan = nullptr);
-  ~PlanSearch();
+             const PlanOptions& options, RuleCache& rules);
 
-  /// Solves as if memory were no matter; nothing is laid out. Throws invalid_input where planner,
-  /// requests and what is avoided leave no plan.
-  void solve(PlanReport& report);
-  /// Does that, too. Its plan, if it is within the options' limit.
+  /// nullopt if none that was found fits. Throws invalid_input where planner, requests and what is
+  /// avoided leave no plan.
   std::optional<Plan> run(PlanReport& report);
-
-  /// After solve(): looks for a plan whose arena has at most `target` bytes, from the last that was
-  /// found. Was one found? What is tried does not depend on the options' limit. What fits is timed
-  /// if `timed` says so, with and without copies that readers share.
-  bool within(int64_t target, PlanReport& report, bool timed = true);
-  /// The next within() starts from solve()'s solution again.
-  void restart();
-  /// How far within() has come, and back to there.
-  struct State;
-  std::shared_ptr<const State> state() const;
-  void go_back(const State& state);
-  /// No plan whose claims are within so many bytes costs less.
-  double bound_within(int64_t bytes);
 
   /// A game over all strategies of this search, which must outlive it. Instead of run().
   std::unique_ptr<GameTable> table(const GameOptions& rules);
   RuleOf rule_of() const;
 
+  /// Of the plans that were laid out the one of the fewest bytes.
+  const std::optional<LaidOut>& smallest() const { return smallest_; }
   /// Of all plans, whatever they need.
   double unlimited_bound() const { return unlimited_bound_; }
+  /// Does what would be the best if memory were no matter not fit?
+  bool limited() const { return limited_; }
   /// What persists comes to at least so much on a rank, in any plan.
   int64_t held_bytes() const { return held_bytes_; }
 
@@ -85,11 +64,10 @@ class PlanSearch {
   std::vector<Strategy> pooled(const Folding::Class& members);
   void drop_avoided(SearchSpace& space) const;
   void restrict(SearchSpace& space);
-  void require_a_plan() const;
-  Plan lay_out(const Solution& solution, bool share, bool timed, int64_t target,
-               const std::string& solver, ArenaUse& use);
-  void note_sharing(const Solution& solution, const std::string& solver);
-  std::vector<int64_t> beside_claims(const Solution& solution, const ArenaUse& use) const;
+  void require_a_plan(int round) const;
+  std::optional<Plan> solve(SearchSpace space, PlanReport& report);
+  Plan lay_out(const PlanContext& problem, const Solution& solution, bool share, ArenaUse& use);
+  std::optional<Plan> fitting(const PlanContext& problem, const Solution& solution, ArenaUse& use);
   int64_t least_held(const SearchSpace& space) const;
   LimitedOptions::Method method() const;
 
@@ -105,11 +83,10 @@ class PlanSearch {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
-  OnPlan on_plan_;
-  struct Posed;
-  std::unique_ptr<Posed> posed_;
-  double unlimited_bound_ = 0, seconds_within_ = 0;  // the latter: of work, at most
+  bool limited_ = false;
+  double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0;
+  std::optional<LaidOut> smallest_;
 };
 
 }  // namespace shardrun

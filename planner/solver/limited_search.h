@@ -47,8 +47,6 @@ class LimitedSearch {
   /// Times found by earlier calls are kept. Where none was found, `smallest` is the one whose
   /// fullest time is least.
   LimitedResult run(const std::vector<int64_t>& room, const Solution* start, double seconds);
-  /// Goes on as if it were `other`, a search in the same problem.
-  void take_times(const LimitedSearch& other) { rows_ = other.rows_; }
 
  private:
   LimitedResult plain(const FactoredProblem& problem, int64_t limit, double seconds) const;
