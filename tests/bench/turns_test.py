@@ -103,6 +103,9 @@ class Turns(unittest.TestCase):
             notes = pathlib.Path(folder) / "notes"
             with Contestant("job", [sys.executable, "-c", f"RANK = {RANK!r}\n{JOB}", str(notes)]) as job:
                 warm_up(job, 2)
+                until = time.monotonic() + 60  # the other rank may be slow to begin
+                while len(set(notes.read_text()) & {"0", "1"}) < 2 and time.monotonic() < until:
+                    job.turn(0.05)
                 ranks = job.ranks()
                 self.assertEqual(len(ranks), 2)
                 self.assertEqual(set(job.processes()) - set(ranks), {job.process.pid})
