@@ -116,7 +116,7 @@ class CompareTest(unittest.TestCase):
         (self.here / "fails").touch()
         done, (result,) = self.compare("--alone", "gat-dense-f32")
         self.assertIn("  shardrun: no such step", done.stdout)
-        self.assertGreater(result["ours"], OURS)
+        self.assertGreater(result["ours"], OURS / 2)
         self.assertNotIn("of_ceiling", result)
 
     def gpu_check(self):
