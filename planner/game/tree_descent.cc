@@ -18,11 +18,6 @@ constexpr double kForbidden = 1e9;
 /// A byte too many gets, with each look, this part of what it costs at the fullest time.
 constexpr double kPriceStep = 0.05;
 
-/// Fisher-Yates with plain modulo: the same order with every standard library.
-void shuffle(std::vector<int>& order, std::mt19937_64& random) {
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-}
-
 }  // namespace
 
 TreeDescent::TreeDescent(const FactoredProblem& problem)

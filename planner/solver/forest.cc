@@ -2,6 +2,7 @@
 #include "planner/solver/forest.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/at.h"
 
@@ -55,6 +56,10 @@ Forest induced_forest(const std::vector<std::vector<int>>& neighbours,
     }
   }
   return out;
+}
+
+void shuffle(std::vector<int>& order, std::mt19937_64& random) {
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
 }
 
 }  // namespace shardrun

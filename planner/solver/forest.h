@@ -1,6 +1,7 @@
 // Forest: nodes of a graph among which there is no cycle, so that dynamic programming is exact.
 #pragma once
 
+#include <random>
 #include <vector>
 
 namespace shardrun {
@@ -15,5 +16,8 @@ struct Forest {
 /// `neighbours`: by node; of two edges between the same nodes, named twice, both ends do not join.
 Forest induced_forest(const std::vector<std::vector<int>>& neighbours,
                       const std::vector<int>& order);
+
+/// An order at random: by Fisher-Yates with plain modulo, so the same with every standard library.
+void shuffle(std::vector<int>& order, std::mt19937_64& random);
 
 }  // namespace shardrun

@@ -18,11 +18,6 @@ struct LocalSearchSettings {
 };
 constexpr LocalSearchSettings kSettings;
 
-/// Fisher-Yates with plain modulo: the same order with every standard library.
-void shuffle(std::vector<int>& order, std::mt19937_64& random) {
-  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
-}
-
 }  // namespace
 
 LocalSearch::LocalSearch(const Problem& problem)
