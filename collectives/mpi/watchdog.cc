@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "collectives/communicator.h"
 #include "collectives/mpi/guard.h"
 
@@ -15,9 +17,12 @@ namespace shardrun::mpi {
 
 double start_timeout() {
   const char* const text = std::getenv("SHARDRUN_START_TIMEOUT");
+  if (text == nullptr) return Communicator::kDefaultTimeout;
   char* end = nullptr;
-  const double seconds = text == nullptr ? 0 : std::strtod(text, &end);
-  return end == text || end == nullptr || seconds < 0 ? Communicator::kDefaultTimeout : seconds;
+  const double seconds = std::strtod(text, &end);
+  SR_REQUIRE(end != text && *end == '\0' && std::isfinite(seconds) && seconds >= 0, invalid_input,
+             "SHARDRUN_START_TIMEOUT is '", text, "', wanted seconds, 0 or more");
+  return seconds;
 }
 
 Watchdog::Watchdog(const char* what, double seconds) : what_(what) {

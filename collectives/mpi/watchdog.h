@@ -9,6 +9,7 @@ namespace shardrun::mpi {
 
 /// Seconds that MPI's own collective calls may take, which cannot be watched from within: starting,
 /// splitting, sharing memory. $SHARDRUN_START_TIMEOUT, else 600; 0: for ever.
+/// Throws invalid_input if that is no such number.
 double start_timeout();
 
 /// Ends the process with status 1, and its launcher with it (guard.h), if it still lives after

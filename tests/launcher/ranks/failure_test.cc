@@ -498,6 +498,15 @@ TEST_F(Failures, ThreadsThatCannotBeStarted) {
 }
 #endif
 
+TEST_F(Failures, StartTimeoutsThatAreNone) {
+  for (const std::string value : {"soon", "12abc", "-1", "nan", "''"}) {
+    const Outcome run = at_->sh("export SHARDRUN_START_TIMEOUT=" + value + "\n" +
+                                Workspace::line(mpi(2), "gpt.onnx --steps 1"));
+    EXPECT_NE(run.status, 0) << describe(run);
+    EXPECT_NE(message(run).find("SHARDRUN_START_TIMEOUT is '"), std::string::npos) << describe(run);
+  }
+}
+
 TEST_F(Failures, InterruptsEndTheJob) {
   for (const Ranks ranks : {threads(2), mpi(2)}) {
     const Outcome run = harmed(*at_, ranks, "kill -TERM $pid");
