@@ -17,6 +17,7 @@
 #include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
+#include "graph/plan_json.h"
 #include "measure/cluster.h"
 #include "micro_batches.h"
 #include "option_json.h"
@@ -200,18 +201,6 @@ std::string read_text(const std::string& path) {
   return read_input_file(path, "a plan", kMostBytes);
 }
 
-std::string plans_text(const TrainingPlan::Impl& plan) {
-  nlohmann::json both = {
-      {"model", origin_json(plan.origin)},
-      {"request", request_json(plan.request)},
-      {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
-      {"train", nlohmann::json::parse(to_json(plan.train))},
-      {"evaluation",
-       plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
-  if (!plan.hints.empty()) both["hints"] = hints_json(plan.hints);
-  return both.dump(1) + "\n";
-}
-
 /// A plan that is made already is not made otherwise.
 void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
   const auto refuse = [&](bool asked, const std::string& flag, const std::string& own) {
@@ -351,7 +340,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
 }
 
 std::string text_for_ranks(const TrainingPlan::Impl& plan) {
-  nlohmann::json all = nlohmann::json::parse(plans_text(plan));
+  nlohmann::json all = plans_json(plan);
   all["bytes"] = plan.bytes;
   all["persistent_bytes"] = plan.persistent_bytes;
   all["copy_bytes"] = plan.copy_bytes;
@@ -514,7 +503,18 @@ TrainingPlan::TrainingPlan(TrainingPlan&&) noexcept = default;
 TrainingPlan& TrainingPlan::operator=(TrainingPlan&&) noexcept = default;
 TrainingPlan::~TrainingPlan() = default;
 
-std::string TrainingPlan::json() const { return plans_text(*impl_); }
+nlohmann::json plans_json(const TrainingPlan::Impl& plan) {
+  nlohmann::json both = {
+      {"model", origin_json(plan.origin)},
+      {"request", request_json(plan.request)},
+      {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
+      {"train", json_of(plan.train)},
+      {"evaluation", plan.with_evaluation ? json_of(plan.evaluation) : nlohmann::json()}};
+  if (!plan.hints.empty()) both["hints"] = hints_json(plan.hints);
+  return both;
+}
+
+std::string TrainingPlan::json() const { return plans_json(*impl_).dump(1) + "\n"; }
 double TrainingPlan::predicted_seconds() const { return impl_->train.seconds; }
 std::vector<int64_t> TrainingPlan::predicted_bytes() const {
   std::vector<int64_t> out = impl_->bytes;
