@@ -16,6 +16,7 @@ struct NarrowOptions {
   double seconds = 10;              // of work (planner/solver/deadline.h)
   int64_t memory_limit = 0;         // of the claims; 0: none
   const Solution* start = nullptr;  // a known solution
+  bool descends = true;             // by trees, where the messages end with a larger gap
 };
 
 struct Narrowed {
