@@ -19,48 +19,16 @@ std::vector<int64_t> bytes_alive(const std::vector<Slot>& slots, int steps) {
   return alive;
 }
 
-/// Placed slots by offset, and of each part of the time those that are alive in it. Parts overlap
-/// by half, so a slot of half a part's length or less lies within one.
-class PlacedSlots {
- public:
-  explicit PlacedSlots(int steps) : half_((steps + 2) / kHalves + 1), parts_(kHalves + 1) {}
-
-  /// Those of which some may be alive with the slot, and all that are, by offset.
-  const std::vector<Slot>& beside(const Slot& slot) const {
-    const int first = half_of(slot.first), last = half_of(slot.last);
-    return last - first > 1 ? all_ : parts_[static_cast<size_t>(first)];
-  }
-  void add(const Slot& slot) {
-    insert(slot, all_);
-    for (int part = std::max(0, half_of(slot.first) - 1); part <= half_of(slot.last); ++part)
-      insert(slot, parts_[static_cast<size_t>(part)]);
-  }
-
- private:
-  static constexpr int kHalves = 48;
-
-  /// The part that begins with the half in which a step lies.
-  int half_of(int step) const { return (step + 1) / half_; }
-  static void insert(const Slot& slot, std::vector<Slot>& into) {
-    into.insert(std::upper_bound(into.begin(), into.end(), slot,
-                                 [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
-                slot);
-  }
-
-  int half_ = 1;           // of a part, in steps
-  std::vector<Slot> all_;  // by offset
-  std::vector<std::vector<Slot>> parts_;
-};
-
 /// Places the slots in the given order, each into the smallest gap that fits among those alive with
 /// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
-int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int steps, int64_t most) {
-  PlacedSlots placed(steps);
+int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
+  std::vector<Slot> placed;  // by offset
+  placed.reserve(slots.size());
   int64_t total = 0;
   for (int index : order) {
     Slot& slot = slots[static_cast<size_t>(index)];
     int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
-    for (const Slot& p : placed.beside(slot)) {
+    for (const Slot& p : placed) {
       if (p.last < slot.first || p.first > slot.last) continue;
       const int64_t gap = p.offset - cursor;
       if (gap >= slot.bytes && gap < best_gap) {
@@ -72,7 +40,10 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int st
     slot.offset = best >= 0 ? best : cursor;
     total = std::max(total, slot.offset + slot.bytes);
     if (total >= most) break;
-    placed.add(slot);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), slot,
+                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
+        slot);
   }
   return total;
 }
@@ -101,12 +72,12 @@ int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough) {
     return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
   };
   std::stable_sort(order.begin(), order.end(), by_bytes);
-  int64_t best = best_fit(slots, order, steps, std::numeric_limits<int64_t>::max());
+  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
   auto attempt = [&](const auto& less) {
     if (best <= bound) return;
     std::vector<Slot> other = slots;
     std::stable_sort(order.begin(), order.end(), less);
-    const int64_t total = best_fit(other, order, steps, best);
+    const int64_t total = best_fit(other, order, best);
     if (total < best) {
       best = total;
       slots = std::move(other);
