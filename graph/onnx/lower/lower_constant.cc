@@ -96,6 +96,18 @@ Outer taken_only(NodeContext& c, const ::onnx::GraphProto& branch, V taken) {
   return out;
 }
 
+/// Does a batch normalisation in it use the batch's statistics, and move running ones?
+bool normalises_by_batch(const NodeContext& c, const ::onnx::GraphProto& branch) {
+  return std::any_of(branch.node().begin(), branch.node().end(), [&](const auto& node) {
+    if (node.op_type() == "BatchNormalization")
+      return batch_norm_form(node, c.opset, c.b.options) != BatchNormForm::inference;
+    const auto& attributes = node.attribute();
+    return std::any_of(attributes.begin(), attributes.end(), [&](const auto& attribute) {
+      return attribute.has_g() && normalises_by_batch(c, attribute.g());
+    });
+  });
+}
+
 /// A condition that depends on data: both branches are computed, and one result is chosen.
 void if_of_data(NodeContext& c, const ::onnx::GraphProto& then,
                 const ::onnx::GraphProto& otherwise) {
@@ -113,9 +125,11 @@ void if_of_data(NodeContext& c, const ::onnx::GraphProto& then,
   const std::vector<V> first = lowered(then, taken, "#then/");
   const std::vector<V> second = lowered(otherwise, b.add("logical_not", {taken}), "#else/");
   b.node_name = name;
-  SR_REQUIRE(b.graph.updates == updates, unsupported,
+  const bool moves = b.graph.updates != updates || normalises_by_batch(c, then) ||
+                     normalises_by_batch(c, otherwise);
+  SR_REQUIRE(!moves, unsupported,
              "its condition depends on data, and a branch moves running averages; take the "
-             "normalisation out of the branch, or evaluate by stored ones (model.eval())");
+             "normalisation out of the branch, or have it use stored ones (eval() of that module)");
   for (size_t i = 0; i < first.size(); ++i) {
     const V x = first[i], y = second[i];
     const std::string result = c.proto.output(static_cast<int>(i));

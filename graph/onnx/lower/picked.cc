@@ -408,6 +408,18 @@ void PickedNode::expand() {
   on_all_rows(std::max(rank(0), longer) - from_right, false);
 }
 
+/// How many operands element-wise operators have that take more than one.
+const std::map<std::string, size_t>& operands_by_element() {
+  constexpr size_t kAny = std::numeric_limits<size_t>::max();
+  static const std::map<std::string, size_t> most = {
+      {"Add", 2},     {"Sub", 2},         {"Mul", 2},           {"Div", 2},    {"Equal", 2},
+      {"Less", 2},    {"Greater", 2},     {"And", 2},           {"Or", 2},     {"Xor", 2},
+      {"PRelu", 2},   {"Pow", 2},         {"Mod", 2},           {"Where", 3},  {"Clip", 3},
+      {"Dropout", 3}, {"CastLike", 2},    {"Max", kAny},        {"Min", kAny}, {"Sum", kAny},
+      {"Mean", kAny}, {"LessOrEqual", 2}, {"GreaterOrEqual", 2}};
+  return most;
+}
+
 void PickedNode::lower() {
   struct Rule {
     std::map<std::string, size_t> ops;  // with the most operands that each has
@@ -447,19 +459,27 @@ void PickedNode::lower() {
       {{{"Size", 1}}, &PickedNode::size_of_all},
       {{{"Reshape", 2}}, &PickedNode::reshape},
       {{{"Expand", 2}}, &PickedNode::expand}};
+  const auto at_most = [&](size_t operands) {
+    for (size_t i = operands; i < c_.input_count(); ++i)
+      if (c_.peek(i) != kNone) c_.refuse_input(i);
+  };
   for (const Rule& rule : rules) {
     const auto found = rule.ops.find(c_.op());
     if (found == rule.ops.end()) continue;
-    for (size_t i = found->second; i < c_.input_count(); ++i)
-      if (c_.peek(i) != kNone) c_.refuse_input(i);
+    at_most(found->second);
     return (this->*rule.lower)();
   }
-  if (c_.op().starts_with("Reduce")) return reduce();
+  if (c_.op().starts_with("Reduce")) {
+    at_most(2);
+    return reduce();
+  }
   const auto all = elementwise_lowerings();
   const bool by_elements =
       c_.op() == "Dropout" ||
       std::any_of(all.begin(), all.end(), [&](auto& l) { return l.op == c_.op(); });
   require(by_elements);
+  const auto several = operands_by_element().find(c_.op());
+  at_most(several == operands_by_element().end() ? 1 : several->second);
   element_wise();
 }
 

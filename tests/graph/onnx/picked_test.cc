@@ -234,8 +234,9 @@ TEST_F(Picked, ASourceFillsWhatAMaskPicks) {
     b.node("ScatterND", {"x", "tuples", "first"}, {"y"});
     b.output("y", {4, 2});
     NamedTensors some = feeds({1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 1, 0});
-    some.emplace("source", Tensor::from(Shape{length, 2},
-                                        std::vector<float>{10, 20, 30, 40, 50, 60}, DType::f32));
+    std::vector<float> source = {10, 20, 30, 40, 50, 60};
+    source.resize(static_cast<size_t>(length) * 2);
+    some.emplace("source", Tensor::from(Shape{length, 2}, source, DType::f32));
     EXPECT_EQ(evaluate_graph(import(b), some).at(0).to_ints(),
               (std::vector<int64_t>{1, 2, 10, 20, 30, 40, 7, 8}));
     some.at("mask").as<uint8_t>()[3] = 1;
