@@ -203,21 +203,22 @@ std::string read_text(const std::string& path) {
 
 /// A plan that is made already is not made otherwise.
 void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
-  const auto refuse = [&](bool asked, const std::string& flag, const std::string& own) {
-    SR_REQUIRE(!asked, invalid_input, flag, " and --plan ", request.plan_file,
-               ": the plan has its own ", own, "; leave out one of the two");
-  };
-  refuse(request.mesh != "auto", "--mesh " + request.mesh, "mesh, " + plan.train.mesh.to_string());
-  refuse(request.planner != "auto", "--planner " + request.planner,
-         "planner, " + plan.train.planner);
-  refuse(!request.cluster.empty(), "--cluster " + request.cluster, "cluster, " + plan.cluster.name);
-  refuse(request.recompute != "auto", "--recompute " + request.recompute, "recomputation");
-  refuse(!request.shard.empty(),
-         "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
-  refuse(request.annotations != "hint", "--annotations " + request.annotations, "shardings");
-  refuse(!request.configuration.empty(), "--configuration " + request.configuration, "shardings");
-  refuse(!request.tactics.empty(),
-         "--tactic '" + (request.tactics.empty() ? "" : request.tactics[0]) + "'", "tactics");
+  const std::map<std::string, std::string> own = {{"mesh", "mesh, " + plan.train.mesh.to_string()},
+                                                  {"planner", "planner, " + plan.train.planner},
+                                                  {"cluster", "cluster, " + plan.cluster.name},
+                                                  {"recompute", "recomputation"},
+                                                  {"tactics", "tactics"}};
+  const nlohmann::json given = options_json(request, kPlanned);
+  const nlohmann::json otherwise = options_json(PlanRequest(), kPlanned);
+  each_option(request, [&](const OptionRow& row, const auto&) {
+    if (!(row.use & kPlanned) || given[row.name] == otherwise[row.name]) return;
+    const nlohmann::json& asked = given[row.name];
+    const auto has = own.find(row.name);
+    fail(ErrorKind::invalid_input, row.flag, " ",
+         asked.is_array() ? "'" + asked[0].get<std::string>() + "'" : asked.get<std::string>(),
+         " and --plan ", request.plan_file, ": the plan has its own ",
+         has == own.end() ? "shardings" : has->second, "; leave out one of the two");
+  });
 }
 
 void check_fields(const nlohmann::json& file, const std::string& origin) {
