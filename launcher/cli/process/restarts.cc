@@ -58,11 +58,11 @@ using Words = std::vector<std::string>;
 
 /// How the ranks are started: on which hosts, and what is different for their being fewer.
 struct Start {
-  Words launcher;                  // none without --mpirun
-  int64_t ranks = 0;               // 0: not known
-  std::set<std::string> left_out;  // flags of the call
-  std::string said;                // " on 2 ranks, for node7 does not answer"
-  std::string plan;                // a file that an earlier start has left; "": none
+  Words launcher{};                  // none without --mpirun
+  int64_t ranks = 0;                 // 0: not known
+  std::set<std::string> left_out{};  // flags of the call
+  std::string said{};                // " on 2 ranks, for node7 does not answer"
+  std::string plan{};                // a file that an earlier start has left; "": none
 };
 
 /// The plans that a job's starts leave in the folder of its checkpoints. Those of earlier jobs are
