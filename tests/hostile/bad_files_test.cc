@@ -22,11 +22,11 @@ enum Status { kRefused = 0, kTaken = 1, kInternal = 2, kOther = 3 };
 
 [[noreturn]] void read_limited(const BadFile& file, const std::string& folder, int answer) {
   const rlimit memory{kBytes, kBytes};
-  if (!kSanitized) setrlimit(RLIMIT_AS, &memory);
-  const rlimit cpu{kSeconds * kSlower, kSeconds * kSlower}, core{0, 0};
+  if (!test::kSanitized) setrlimit(RLIMIT_AS, &memory);
+  const rlimit cpu{kSeconds * test::kSlower, kSeconds * test::kSlower}, core{0, 0};
   setrlimit(RLIMIT_CPU, &cpu);
   setrlimit(RLIMIT_CORE, &core);
-  alarm(kPatience * kSlower);
+  alarm(kPatience * test::kSlower);
   std::string said;
   Status status = kTaken;
   try {

@@ -26,8 +26,8 @@ class HostileFiles : public ::testing::Test {
   }
 
   Outcome limited(const std::string& arguments) const {
-    const std::string memory = testing::kSanitized ? "" : "ulimit -v 1500000; ";
-    const auto seconds = [](int n) { return std::to_string(n * testing::kSlower); };
+    const std::string memory = test::kSanitized ? "" : "ulimit -v 1500000; ";
+    const auto seconds = [](int n) { return std::to_string(n * test::kSlower); };
     return at.sh(memory + "ulimit -t " + seconds(20) + "; timeout " + seconds(60) +
                  " " SHARDRUN_COMMAND " " + arguments);
   }

@@ -25,7 +25,7 @@ using testing::set_string;
 using testing::TemporaryFolder;
 
 constexpr int64_t kAnyway = int64_t{64} << 20, kHuge = int64_t{1} << 31, kPages = int64_t{4} << 20;
-constexpr double kSeconds = 10 * testing::kSlower;
+constexpr double kSeconds = 10 * test::kSlower;
 
 struct Peak {
   int status = -1;
@@ -450,7 +450,7 @@ TEST(ImportLimits, WhateverTheFileSays) {
     const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
     const Peak peak = import_apart(path);
     EXPECT_TRUE(peak.status == 0 || peak.status == 1) << peak.status << ": " << peak.said;
-    if (!testing::kSanitized)
+    if (!test::kSanitized)
       EXPECT_LE(peak.bytes, base.bytes + kAnyway + 4 * size + kPages) << peak.said;
     EXPECT_LE(peak.seconds, kSeconds) << peak.said;
     std::printf("%-34s %12lld bytes: %6.1f MiB, %5.2f s; %.160s\n", file.name,

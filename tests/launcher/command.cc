@@ -88,7 +88,7 @@ bool Workspace::exists(const std::string& name) const {
 }
 
 Outcome Workspace::sh(const std::string& command) const {
-  constexpr int kSeconds = 240 * testing::kSlower;
+  constexpr int kSeconds = 240 * test::kSlower;
   Outcome outcome;
   outcome.command = command;
   write(".command", command + "\n");

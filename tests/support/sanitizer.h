@@ -2,7 +2,7 @@
 // multiple of the memory, and checks that take a multiple of the time.
 #pragma once
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kSanitized = true;
@@ -13,9 +13,9 @@ inline constexpr bool kSanitized = false;
 /// How many times as long a test waits, or lets a core work, where it limits that.
 inline constexpr int kSlower = kSanitized ? 10 : 1;
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test
 
 /// Ends a test that is about limits of memory, which a sanitizer's build cannot keep.
 #define SKIP_WHERE_MEMORY_IS_SHADOWED() \
-  if (shardrun::testing::kSanitized)    \
+  if (shardrun::test::kSanitized)    \
   GTEST_SKIP() << "a sanitizer's shadow takes more memory than the test allows"
