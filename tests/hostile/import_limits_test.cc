@@ -450,8 +450,9 @@ TEST(ImportLimits, WhateverTheFileSays) {
     const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
     const Peak peak = import_apart(path);
     EXPECT_TRUE(peak.status == 0 || peak.status == 1) << peak.status << ": " << peak.said;
-    if (!test::kSanitized)
+    if (!test::kSanitized) {
       EXPECT_LE(peak.bytes, base.bytes + kAnyway + 4 * size + kPages) << peak.said;
+    }
     EXPECT_LE(peak.seconds, kSeconds) << peak.said;
     std::printf("%-34s %12lld bytes: %6.1f MiB, %5.2f s; %.160s\n", file.name,
                 static_cast<long long>(size), static_cast<double>(peak.bytes - base.bytes) / 0x1p20,

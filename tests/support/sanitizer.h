@@ -17,5 +17,5 @@ inline constexpr int kSlower = kSanitized ? 10 : 1;
 
 /// Ends a test that is about limits of memory, which a sanitizer's build cannot keep.
 #define SKIP_WHERE_MEMORY_IS_SHADOWED() \
-  if (shardrun::test::kSanitized)    \
+  if (shardrun::test::kSanitized)       \
   GTEST_SKIP() << "a sanitizer's shadow takes more memory than the test allows"

@@ -56,17 +56,17 @@ class Checkpoints : public testing::Test {
   }
 
   /// What is in a folder, hidden files left out.
-  static std::vector<std::string> names(const std::string& folder) {
+  static std::vector<std::string> checkpoints(const std::string& folder) {
     std::vector<std::string> out;
     for (const auto& entry : fs::directory_iterator(at_->path() + "/" + folder)) {
       const std::string name = entry.path().filename().string();
-      if (name[0] != '.') out.push_back(name);
+      if (name.starts_with("step-")) out.push_back(name);
     }
     std::sort(out.begin(), out.end());
     return out;
   }
   static int64_t newest(const std::string& folder) {
-    const std::vector<std::string> all = names(folder);
+    const std::vector<std::string> all = checkpoints(folder);
     return all.empty() ? 0 : std::stoll(all.back().substr(5));
   }
   /// Step, loss, gradients' norm and rate of each line.
@@ -110,7 +110,7 @@ TEST_F(Checkpoints, ASignalLeavesOne) {
     at_->sh("rm -rf c m.jsonl");
     const Outcome stopped = interrupted(mpi(2), kSteps, "--checkpoint c --report r.json", one.harm);
     EXPECT_EQ(stopped.status, one.status) << describe(stopped);
-    ASSERT_EQ(names("c").size(), 1u) << describe(stopped);
+    ASSERT_EQ(checkpoints("c").size(), 1u) << describe(stopped);
     const int64_t step = newest("c");
     EXPECT_LT(step, kSteps);
     EXPECT_EQ(Json::parse(at_->read("r.json"))["stopped"]["step"], step);
@@ -128,7 +128,7 @@ TEST_F(Checkpoints, ASignalThatAsksForOneLetsTheRunGoOn) {
                                     "kill -0 $pid; do sleep 0.01; done\n" +
                                         std::string(kLastRank) + "kill -USR1 $victim");
   EXPECT_EQ(asked.status, 0) << describe(asked);
-  EXPECT_EQ(names("c").size(), 3u) << describe(asked);
+  EXPECT_EQ(checkpoints("c").size(), 3u) << describe(asked);
   EXPECT_EQ(newest("c"), kSteps);
 }
 
@@ -143,7 +143,7 @@ TEST_F(Checkpoints, ADiskThatFailsEndsNoRun) {
                                        "--report r.json")));
   EXPECT_EQ(full.status, 1) << describe(full);
   EXPECT_NE(full.out.find("trained 5 steps"), std::string::npos) << describe(full);
-  EXPECT_EQ(names("c"), std::vector<std::string>{"step-00000002"});
+  EXPECT_EQ(checkpoints("c"), std::vector<std::string>{"step-00000002"});
   EXPECT_EQ(at_->read("c/step-00000002/manifest.json"), before);
   EXPECT_EQ(message(full),
             "3 checkpoints could not be written; the newest whole one is c/step-00000002");
@@ -195,10 +195,10 @@ TEST_F(Checkpoints, AFlippedBitIsOneSentenceOfAllRanks) {
   EXPECT_NE(message(out).find("the newest whole one before it is " + path("c/step-00000002")),
             std::string::npos)
       << describe(out);
-  EXPECT_EQ(names("c"), (std::vector<std::string>{"step-00000002", "step-00000004"}));
+  EXPECT_EQ(checkpoints("c"), (std::vector<std::string>{"step-00000002", "step-00000004"}));
   run(mpi(3), 6, "--checkpoint c --resume c/step-00000002");
-  EXPECT_EQ(names("c"), (std::vector<std::string>{"step-00000002", "step-00000004.set-aside",
-                                                  "step-00000006"}));
+  EXPECT_EQ(checkpoints("c"), (std::vector<std::string>{"step-00000002", "step-00000004.set-aside",
+                                                        "step-00000006"}));
 }
 
 /// The command after "go on from it with: ".
