@@ -55,7 +55,7 @@ class Checkpoints : public testing::Test {
                    harm + "\nwait $pid\nexit $?\n");
   }
 
-  /// What is in a folder, hidden files left out.
+  /// The checkpoints in a folder, oldest first.
   static std::vector<std::string> checkpoints(const std::string& folder) {
     std::vector<std::string> out;
     for (const auto& entry : fs::directory_iterator(at_->path() + "/" + folder)) {
