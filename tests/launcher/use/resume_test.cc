@@ -442,8 +442,9 @@ TEST_F(Resume, ADamagedOneIsNamedWithTheOneBefore) {
   for (const auto& entry : fs::directory_iterator(at("c")))
     left.push_back(entry.path().filename().string());
   std::sort(left.begin(), left.end());
-  EXPECT_EQ(left, (std::vector<std::string>{".lock", "step-00000002", "step-00000004.set-aside",
-                                            "step-00000006.set-aside", "step-00000008"}));
+  EXPECT_EQ(left, (std::vector<std::string>{".lock", "plan-2-ranks.json", "step-00000002",
+                                            "step-00000004.set-aside", "step-00000006.set-aside",
+                                            "step-00000008"}));
 }
 
 }  // namespace
