@@ -128,7 +128,7 @@ endfunction()
 
 # Tests run briefly and are built often.
 function(shardrun_test_options name)
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-Og>)
 endfunction()
 
 # shardrun_precompile_test(NAME LIBS): with GoogleTest's headers compiled once for all tests. One with OpenMP has
@@ -147,16 +147,6 @@ function(shardrun_precompile_test name libs)
   endif()
   target_compile_options(${name} PRIVATE -fpch-preprocess)
   target_precompile_headers(${name} REUSE_FROM shardrun_precompiled_tests)
-endfunction()
-
-# with_user_ops(NAME …): tests that loop over the registry and shall meet users' ops there.
-function(with_user_ops)
-  foreach(name IN LISTS ARGN)
-    target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests/support/user_ops_in_registry.cc
-      ${CMAKE_SOURCE_DIR}/tests/support/user_ops.cc ${CMAKE_SOURCE_DIR}/launcher/api/user_op/user_op.cc)
-    target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/launcher/api
-      ${CMAKE_SOURCE_DIR}/launcher/api/include)
-  endforeach()
 endfunction()
 
 # shardrun_test(NAME SOURCES … [LIBS …] [LABELS …]): a GoogleTest program, one CTest entry.
@@ -201,15 +191,19 @@ endif()
 # through mpi_world() of tests/collectives/mpi_main.h, which also brings main.
 function(shardrun_mpi_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "NP;SOURCES;LIBS;LABELS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/collectives/mpi_main.cc)
-  target_link_libraries(${name} PRIVATE ${ARG_LIBS} shardrun_collectives GTest::gtest)
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE test_mpi_main ${ARG_LIBS} shardrun_collectives GTest::gtest)
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   shardrun_compile_options(${name})
   shardrun_timeout(ARG_TIMEOUT)
   separate_arguments(mpirun UNIX_COMMAND "${SHARDRUN_MPIRUN}")
   foreach(np IN LISTS ARG_NP)
+    set(processors 2)  # ranks that wait leave theirs to others
+    if(np EQUAL 1)
+      set(processors 1)
+    endif()
     add_test(NAME ${name}_np${np} COMMAND ${mpirun} -np ${np} $<TARGET_FILE:${name}>)
     set_tests_properties(${name}_np${np} PROPERTIES LABELS "mpi;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      PROCESSORS ${np} ENVIRONMENT "${SHARDRUN_MPI_ENVIRONMENT}")
+      PROCESSORS ${processors} ENVIRONMENT "${SHARDRUN_MPI_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "base/printable.h"
 #include "graph/json_text.h"
+#include "graph/plan_json.h"
 
 namespace shardrun {
 namespace {
@@ -208,7 +209,7 @@ uint64_t mesh_hash(const Mesh& mesh) {
   return hash;
 }
 
-std::string to_json(const Plan& plan) {
+json json_of(const Plan& plan) {
   json values = json::object();
   for (const auto& [name, sharding] : plan.values) values[name] = to_string(sharding, plan.mesh);
   json nodes = json::object();
@@ -219,25 +220,26 @@ std::string to_json(const Plan& plan) {
   json mesh = json::array();
   for (const auto& axis : plan.mesh.axes())
     mesh.push_back({{"name", axis.name}, {"size", axis.size}});
-  const json out = {{"format", "shardrun-plan-1"},
-                    {"mesh", mesh},
-                    {"planner", plan.planner},
-                    {"model_hash", str(std::hex, plan.model_hash)},
-                    {"mesh_hash", str(std::hex, mesh_hash(plan.mesh))},
-                    {"seconds", plan.seconds},
-                    {"compute_seconds", plan.compute_seconds},
-                    {"comm_seconds", plan.comm_seconds},
-                    {"hidden_seconds", plan.hidden_seconds},
-                    {"bytes", plan.bytes},
-                    {"values", values},
-                    {"nodes", nodes},
-                    {"handed", redistributed},
-                    {"regathered", plan.regathered},
-                    {"recompute", plan.recompute},
-                    {"keep_casts", plan.keep_casts},
-                    {"keep_packed", plan.keep_packed}};
-  return out.dump(1) + "\n";
+  return {{"format", "shardrun-plan-1"},
+          {"mesh", mesh},
+          {"planner", plan.planner},
+          {"model_hash", str(std::hex, plan.model_hash)},
+          {"mesh_hash", str(std::hex, mesh_hash(plan.mesh))},
+          {"seconds", plan.seconds},
+          {"compute_seconds", plan.compute_seconds},
+          {"comm_seconds", plan.comm_seconds},
+          {"hidden_seconds", plan.hidden_seconds},
+          {"bytes", plan.bytes},
+          {"values", values},
+          {"nodes", nodes},
+          {"handed", redistributed},
+          {"regathered", plan.regathered},
+          {"recompute", plan.recompute},
+          {"keep_casts", plan.keep_casts},
+          {"keep_packed", plan.keep_packed}};
 }
+
+std::string to_json(const Plan& plan) { return json_of(plan).dump(1) + "\n"; }
 
 Plan plan_from_json(const std::string& text, const std::string& origin) {
   const json root = parse_json<json>(text, origin, "a plan");

@@ -131,12 +131,29 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
   report.found_seconds = found.price.seconds;
   report.descended_seconds = found.descended.seconds;
   report.has_bound = false;
+  proposed_.assign(space.strategies.size(), -1);
   for (size_t c = 0; c < space.strategies.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;
     std::vector<Strategy> kept;
-    for (int s : found.strategies[c]) kept.push_back(space.strategies[c][static_cast<size_t>(s)]);
+    for (int s : found.strategies[c]) {
+      if (s == found.cheapest[c]) proposed_[c] = static_cast<int>(kept.size());
+      kept.push_back(space.strategies[c][static_cast<size_t>(s)]);
+    }
     space.strategies[c] = std::move(kept);
   }
+}
+
+/// What a tree search and its descents found cheapest: nodes take it, and held values and hubs what
+/// is best beside it. nullopt: there was none.
+std::optional<Solution> PlanSearch::proposed_start(const FactoredProblem& problem) const {
+  if (proposed_.empty()) return std::nullopt;
+  Kept kept = all_kept(problem);
+  for (size_t c = 0; c < proposed_.size(); ++c) {
+    if (proposed_[c] >= 0) kept[c] = {proposed_[c]};
+  }
+  const std::optional<Narrowed> found = narrow(restricted(problem, kept), {kPlanGap});
+  if (!found || !found->best) return std::nullopt;
+  return expanded(*found->best, kept);
 }
 
 void PlanSearch::drop_avoided(SearchSpace& space) const {
@@ -343,10 +360,11 @@ std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
                                                  ? Deadline::Clock::wall
                                                  : Deadline::Clock::work);
   const int64_t limit = options_.memory_limit;
-  LimitedSearch search(problem, {kPlanGap, method(), options_.seed});
+  // The plans of a pool are not all that there are: nothing of them is worth a proof.
+  LimitedSearch search(problem, {kPlanGap, method(), options_.seed, options_.pool == nullptr});
   // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
   std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
-  std::optional<Solution> start;
+  std::optional<Solution> start = proposed_start(problem);
   std::optional<Plan> best;
   int halvings = 0;
   std::vector<FactoredProblem::Edge> allowed;  // empty: nothing was forbidden

@@ -54,6 +54,7 @@ class PlanSearch {
   SearchSpace prepare(PlanReport& report);
   std::unique_ptr<GameTable> table_of(SearchSpace space, const GameOptions& rules);
   void keep_proposed(SearchSpace& space, PlanReport& report);
+  std::optional<Solution> proposed_start(const FactoredProblem& problem) const;
   bool searches_trees() const {
     return planner_ == PlannerKind::mcts || planner_ == PlannerKind::mcts_arguments;
   }
@@ -87,6 +88,7 @@ class PlanSearch {
   double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0;
   std::optional<LaidOut> smallest_;
+  std::vector<int> proposed_;  // by class, what a tree search's cheapest has of those kept; or -1
 };
 
 }  // namespace shardrun

@@ -141,8 +141,8 @@ class Planning {
     held_bytes_ = own.held_bytes();
     unlimited_bound_ = own.unlimited_bound();
     const double gap = plan_ && report_.cost > 0 ? 1 - report_.lower_bound / report_.cost : 1;
-    if (!is_free() || options_.pool != nullptr || !options_.tactics.empty() ||
-        options_.memory_limit <= 0 || graph_.updates.empty() || gap <= kWideGap)
+    if (!is_free() || options_.pool != nullptr || !options_.tactics.empty() || !limited_ ||
+        graph_.updates.empty() || gap <= kWideGap)
       return;
     for (const std::string& name : baselines_of(mesh_)) try_baseline(name);
   }

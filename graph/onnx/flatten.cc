@@ -205,17 +205,21 @@ void Flattener::inline_call(const ::onnx::NodeProto& call, const ::onnx::Functio
 
 namespace {
 
+void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth);
+
+void collect_reads(const ::onnx::GraphProto& graph, std::vector<std::string>& out, int depth) {
+  for (const auto& inner : graph.node()) collect_reads(inner, out, depth + 1);
+  for (const auto& output : graph.output()) out.push_back(output.name());
+}
+
 void collect_reads(const ::onnx::NodeProto& node, std::vector<std::string>& out, int depth) {
   SR_REQUIRE(depth < kDeepestNesting, unsupported, "node '", node.name(),
              "': subgraphs nest deeper than ", kDeepestNesting);
   for (const auto& name : node.input()) {
     if (!name.empty()) out.push_back(name);
   }
-  for (const auto& attribute : node.attribute()) {
-    if (!attribute.has_g()) continue;
-    for (const auto& inner : attribute.g().node()) collect_reads(inner, out, depth + 1);
-    for (const auto& output : attribute.g().output()) out.push_back(output.name());
-  }
+  for (const auto& attribute : node.attribute())
+    if (attribute.has_g()) collect_reads(attribute.g(), out, depth);
 }
 
 }  // namespace
@@ -230,6 +234,12 @@ int64_t main_opset(const ::onnx::ModelProto& model) {
 std::vector<std::string> names_read(const ::onnx::NodeProto& node) {
   std::vector<std::string> out;
   collect_reads(node, out, 0);
+  return out;
+}
+
+std::vector<std::string> names_read(const ::onnx::GraphProto& graph) {
+  std::vector<std::string> out;
+  collect_reads(graph, out, 0);
   return out;
 }
 

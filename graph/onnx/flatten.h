@@ -67,4 +67,7 @@ void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
 /// Names that a node reads, those read inside its subgraphs included.
 std::vector<std::string> names_read(const ::onnx::NodeProto& node);
 
+/// Names that a subgraph's nodes and outputs read, its own included.
+std::vector<std::string> names_read(const ::onnx::GraphProto& graph);
+
 }  // namespace shardrun::importer

@@ -312,8 +312,8 @@ class Importer {
     };
     c.stream = scope_ + (node.proto.output_size() > 0 ? node.proto.output(0) : "");
     c.lower_subgraph = [this, &node](const ::onnx::GraphProto& graph, std::span<const V> in,
-                                     const std::string& scope) {
-      return lower_branch(graph, in, node.opset, scope);
+                                     const std::string& scope, const Outer& outer) {
+      return lower_branch(graph, in, node.opset, scope, outer);
     };
     c.add_parameter = [&](const Source& source, const TensorType& type, bool trained) {
       Training training{true, trained, false,
@@ -439,7 +439,7 @@ class Importer {
   }
 
   std::vector<V> lower_branch(const ::onnx::GraphProto& graph, std::span<const V> in, int64_t opset,
-                              const std::string& scope) {
+                              const std::string& scope, const Outer& outer) {
     SR_REQUIRE(++depth_ <= kDeepestBranch, unsupported, "branches nest deeper than ",
                kDeepestBranch);
     SR_REQUIRE(graph.input_size() == static_cast<int>(in.size()), invalid_input, "subgraph has ",
@@ -448,6 +448,7 @@ class Importer {
     scope_ += scope;
     const auto outer_hidden = std::exchange(hidden_, std::vector<Hidden>());
     const bool outer_inside = std::exchange(inside_, true);
+    for (const auto& [read, v] : outer) name(read, v);
     for (size_t i = 0; i < in.size(); ++i) name(graph.input(static_cast<int>(i)).name(), in[i]);
     for (const auto& proto : graph.initializer())
       name(proto.name(), b_.constant(store_tensor(proto, model_.folder, *model_.budget).load()));

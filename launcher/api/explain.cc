@@ -105,9 +105,9 @@ std::string plan_json(const Model& model, const TrainingPlan& plan) {
   return at_boundary([&] {
     const TrainingPlan::Impl& impl = plan.impl();
     require_made_for(model.impl(), impl);
-    nlohmann::json all = nlohmann::json::parse(plan.json());
+    nlohmann::json all = plans_json(impl);
     const auto describe = [&](const char* step, const Graph& graph, const Plan& of) {
-      const nlohmann::json nodes = nlohmann::json::parse(nodes_json(graph, of, impl.cluster));
+      const nlohmann::json nodes = nodes_json(graph, of, impl.cluster);
       for (const auto& [name, about] : nodes.items()) all[step]["nodes"][name].update(about);
     };
     describe("train", step_of(model.impl(), impl), impl.train);

@@ -17,6 +17,7 @@
 #include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
+#include "graph/plan_json.h"
 #include "measure/cluster.h"
 #include "micro_batches.h"
 #include "option_json.h"
@@ -200,35 +201,24 @@ std::string read_text(const std::string& path) {
   return read_input_file(path, "a plan", kMostBytes);
 }
 
-std::string plans_text(const TrainingPlan::Impl& plan) {
-  nlohmann::json both = {
-      {"model", origin_json(plan.origin)},
-      {"request", request_json(plan.request)},
-      {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
-      {"train", nlohmann::json::parse(to_json(plan.train))},
-      {"evaluation",
-       plan.with_evaluation ? nlohmann::json::parse(to_json(plan.evaluation)) : nlohmann::json()}};
-  if (!plan.hints.empty()) both["hints"] = hints_json(plan.hints);
-  return both.dump(1) + "\n";
-}
-
 /// A plan that is made already is not made otherwise.
 void check_request(const PlanRequest& request, const TrainingPlan::Impl& plan) {
-  const auto refuse = [&](bool asked, const std::string& flag, const std::string& own) {
-    SR_REQUIRE(!asked, invalid_input, flag, " and --plan ", request.plan_file,
-               ": the plan has its own ", own, "; leave out one of the two");
-  };
-  refuse(request.mesh != "auto", "--mesh " + request.mesh, "mesh, " + plan.train.mesh.to_string());
-  refuse(request.planner != "auto", "--planner " + request.planner,
-         "planner, " + plan.train.planner);
-  refuse(!request.cluster.empty(), "--cluster " + request.cluster, "cluster, " + plan.cluster.name);
-  refuse(request.recompute != "auto", "--recompute " + request.recompute, "recomputation");
-  refuse(!request.shard.empty(),
-         "--shard '" + (request.shard.empty() ? "" : request.shard[0]) + "'", "shardings");
-  refuse(request.annotations != "hint", "--annotations " + request.annotations, "shardings");
-  refuse(!request.configuration.empty(), "--configuration " + request.configuration, "shardings");
-  refuse(!request.tactics.empty(),
-         "--tactic '" + (request.tactics.empty() ? "" : request.tactics[0]) + "'", "tactics");
+  const std::map<std::string, std::string> own = {{"mesh", "mesh, " + plan.train.mesh.to_string()},
+                                                  {"planner", "planner, " + plan.train.planner},
+                                                  {"cluster", "cluster, " + plan.cluster.name},
+                                                  {"recompute", "recomputation"},
+                                                  {"tactics", "tactics"}};
+  const nlohmann::json given = options_json(request, kPlanned);
+  const nlohmann::json otherwise = options_json(PlanRequest(), kPlanned);
+  each_option(request, [&](const OptionRow& row, const auto&) {
+    if (!(row.use & kPlanned) || given[row.name] == otherwise[row.name]) return;
+    const nlohmann::json& asked = given[row.name];
+    const auto has = own.find(row.name);
+    fail(ErrorKind::invalid_input, row.flag, " ",
+         asked.is_array() ? "'" + asked[0].get<std::string>() + "'" : asked.get<std::string>(),
+         " and --plan ", request.plan_file, ": the plan has its own ",
+         has == own.end() ? "shardings" : has->second, "; leave out one of the two");
+  });
 }
 
 void check_fields(const nlohmann::json& file, const std::string& origin) {
@@ -351,7 +341,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
 }
 
 std::string text_for_ranks(const TrainingPlan::Impl& plan) {
-  nlohmann::json all = nlohmann::json::parse(plans_text(plan));
+  nlohmann::json all = plans_json(plan);
   all["bytes"] = plan.bytes;
   all["persistent_bytes"] = plan.persistent_bytes;
   all["copy_bytes"] = plan.copy_bytes;
@@ -514,7 +504,18 @@ TrainingPlan::TrainingPlan(TrainingPlan&&) noexcept = default;
 TrainingPlan& TrainingPlan::operator=(TrainingPlan&&) noexcept = default;
 TrainingPlan::~TrainingPlan() = default;
 
-std::string TrainingPlan::json() const { return plans_text(*impl_); }
+nlohmann::json plans_json(const TrainingPlan::Impl& plan) {
+  nlohmann::json both = {
+      {"model", origin_json(plan.origin)},
+      {"request", request_json(plan.request)},
+      {"cluster", nlohmann::json::parse(cluster_json(plan.cluster))},
+      {"train", json_of(plan.train)},
+      {"evaluation", plan.with_evaluation ? json_of(plan.evaluation) : nlohmann::json()}};
+  if (!plan.hints.empty()) both["hints"] = hints_json(plan.hints);
+  return both;
+}
+
+std::string TrainingPlan::json() const { return plans_json(*impl_).dump(1) + "\n"; }
 double TrainingPlan::predicted_seconds() const { return impl_->train.seconds; }
 std::vector<int64_t> TrainingPlan::predicted_bytes() const {
   std::vector<int64_t> out = impl_->bytes;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 
 #include "graph/plan.h"
 #include "graph/program.h"
@@ -39,6 +40,9 @@ struct TrainingPlan::Impl {
   std::string recomputed;  // what is computed again and what that costs and saves; "": nothing
   std::string held;        // how weights and optimizer state lie: "13 x [{ranks}, -]; …"
 };
+
+/// What TrainingPlan::json() writes as text.
+nlohmann::json plans_json(const TrainingPlan::Impl& plan);
 
 /// The least of the limits that were asked for; 0: none.
 int64_t asked_bytes(const PlanRequest& request);

@@ -36,6 +36,7 @@ enum OptionUse : unsigned {
   kSame = 4,          // every rank must have the same value
   kSamePresence = 8,  // every rank must have one, or none: where a file lies is each machine's own
   kMayLack = 16,      // an older plan file has none
+  kPlanned = 32,      // a plan has its own, so the flag is refused beside --plan
 };
 
 /// The flags that a model's recipe may give, in the order in which errors list them.
@@ -282,12 +283,12 @@ inline constexpr auto kPlanRequest = std::make_tuple(
                                .help = "auto, named axes (data=2,model=4; ?: what the ranks "
                                        "leave; 4*2: two sub-axes) or sizes (2x4)",
                                .group = OptionGroup::machine,
-                               .use = kSame,
+                               .use = kSame | kPlanned,
                                .shows_default = true}),
     field(&PlanRequest::planner, {.flag = "--planner",
                                   .name = "planner",
                                   .group = OptionGroup::machine,
-                                  .use = kSame,
+                                  .use = kSame | kPlanned,
                                   .shows_default = true,
                                   .list_help = planner_help}),
     field(&PlanRequest::shard,
@@ -297,7 +298,7 @@ inline constexpr auto kPlanRequest = std::make_tuple(
                    "node reads it so; 'NODE()=[…]': a node is cut so; ? in front: a hint "
                    "(repeatable)",
            .group = OptionGroup::machine,
-           .use = kPlanFile | kSame}),
+           .use = kPlanFile | kSame | kPlanned}),
     field(
         &PlanRequest::tactics,
         {.flag = "--tactic",
@@ -306,21 +307,21 @@ inline constexpr auto kPlanRequest = std::make_tuple(
                  "order); what no tactic reaches is whole, and auto@AXIS leaves it to the search; "
                  "batch@turns=4 is --accumulate 4",
          .group = OptionGroup::machine,
-         .use = kPlanFile | kSame | kMayLack}),
+         .use = kPlanFile | kSame | kPlanned | kMayLack}),
     field(&PlanRequest::annotations,
           {.flag = "--annotations",
            .name = "annotations",
            .help = "Sharding annotations of the model's file (device configurations): hint, "
                    "required or ignore",
            .group = OptionGroup::machine,
-           .use = kSame,
+           .use = kSame | kPlanned,
            .shows_default = true}),
     field(&PlanRequest::configuration,
           {.flag = "--configuration",
            .name = "configuration",
            .help = "Which device configuration of the file, where it has several",
            .group = OptionGroup::machine,
-           .use = kSame}),
+           .use = kSame | kPlanned}),
     field(&PlanRequest::strict,
           {.flag = "--strict",
            .name = "strict",
@@ -349,7 +350,8 @@ inline constexpr auto kPlanRequest = std::make_tuple(
            .help = "What to plan for: host (this machine), p100, v100-32, a100-40, a100-80, h100, "
                    "h200 or tpu-v3 (a node of 8), h100:4 (4 nodes), or a JSON file; "
                    "h100:4,memory=2x,within=2x multiplies its figures",
-           .group = OptionGroup::machine}),
+           .group = OptionGroup::machine,
+           .use = kPlanned}),
     field(&PlanRequest::solve_seconds,
           {.flag = "--plan-seconds",
            .name = "solve_seconds",
@@ -364,7 +366,7 @@ inline constexpr auto kPlanRequest = std::make_tuple(
            .help = "auto: compute results of the forward pass again in the backward pass where a "
                    "rank's memory cannot keep them, if that takes the least time; or never",
            .group = OptionGroup::plan,
-           .use = kSame,
+           .use = kSame | kPlanned,
            .shows_default = true}),
     field(&PlanRequest::plan_file, {.flag = "--plan",
                                     .name = "plan_file",

@@ -6,7 +6,7 @@
 
 #include "base/at.h"
 #include "planner/game/share.h"
-#include "planner/game/tree_descent.h"
+#include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/narrowing.h"
 
 namespace shardrun {

@@ -137,9 +137,15 @@ Proposal propose(const GameBoard& board, const RuleOf& rule_of,
   const std::vector<GameStart> starts = known_starts(board, rule_of, tactics);
   const MctsResult found = search_schedules(board, starts, options);
   const FoundState& best = found.best.front();
-  Proposal out{
-      {}, tactics, best.price, best.price, found.evaluations, found.exhausted, found.other_seconds};
   Games games(board, starts);
+  Proposal out{{},
+               games.at_state(best).solution(),
+               tactics,
+               best.price,
+               best.price,
+               found.evaluations,
+               found.exhausted,
+               found.other_seconds};
   for (std::string& text : games.at_state(best).schedule(starts[at(best.start)].tactics))
     out.tactics.push_back(std::move(text));
   Pool pool(board);
@@ -165,7 +171,9 @@ Proposal propose(const GameBoard& board, const RuleOf& rule_of,
     for (const Descended& one :
          descended(board, std::move(from), whole_seconds, options, out.other_seconds)) {
       pool.add(one.solution);
-      if (one.price.relative < out.descended.relative) out.descended = one.price;
+      if (one.price.relative >= out.descended.relative) continue;
+      out.descended = one.price;
+      out.cheapest = one.solution;
     }
   }
   out.strategies = pool.strategies();

@@ -26,6 +26,7 @@ struct GameTable {
 
 struct Proposal {
   std::vector<std::vector<int>> strategies;  // per class of nodes, those of the best states
+  std::vector<int> cheapest;                 // per class of nodes, that of the cheapest of all
   std::vector<std::string> tactics;          // of the best state, as --tactic takes them
   Price price;                               // its
   Price descended;                           // of the best that descents come to

@@ -122,7 +122,7 @@ class IlpSolver {
     result_.solver = "search";
     if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
     const Problem& core = reducer.core();
-    if (late() || mip_size(core) > kSettings.mip_variables) return;
+    if (!options_.mip || late() || mip_size(core) > kSettings.mip_variables) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
     const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, options_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than

@@ -118,6 +118,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.seed = options_.seed;
   options.gap = gap;
   options.steps = kStepsToGain;
+  options.mip = options_.proves;
   const std::optional<Solution> known =
       narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
   if (known) options.start = &*known;

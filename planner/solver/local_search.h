@@ -5,8 +5,8 @@
 #include <optional>
 #include <random>
 
+#include "planner/solver/descent/forest.h"
 #include "planner/solver/flat_problem.h"
-#include "planner/solver/forest.h"
 #include "planner/solver/memory_use.h"
 
 namespace shardrun {

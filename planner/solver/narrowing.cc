@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "planner/solver/deadline.h"
+#include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/memory_use.h"
 
@@ -13,15 +14,19 @@ namespace {
 
 /// When narrowing ends, and how often it removes.
 struct NarrowSettings {
-  int sweeps = 120;            // of message passing at most
-  int limited_sweeps = 240;    // the same where memory is limited: prices have to settle
-  int decode_every = 2;        // sweeps between two solutions, and between two moves of the prices
-  int remove_every = 8;        // sweeps between two removals
-  int patience = 10;           // sweeps that gain nothing
-  int idle_solutions = 2;      // that are no better, once the gap is small enough
-  double gain = 1e-5;          // relative: a sweep that gains less has stalled
-  double rounding = 1e-6;      // relative: matrices are in single precision
-  size_t worth_removing = 10;  // one in so many strategies: less is not worth a copy
+  int sweeps = 120;             // of message passing at most
+  int limited_sweeps = 240;     // the same where memory is limited: prices have to settle
+  int decode_every = 2;         // sweeps between two solutions, and between two moves of the prices
+  int remove_every = 8;         // sweeps between two removals
+  int patience = 10;            // sweeps that gain nothing
+  int idle_solutions = 2;       // that are no better, once the gap is small enough
+  double gain = 1e-5;           // relative: a sweep that gains less has stalled
+  double rounding = 1e-6;       // relative: matrices are in single precision
+  int tree_patience = 12;       // moves of trees that gain nothing
+  size_t starts = 3;            // of descents of trees
+  double hopeless = 0.2;        // relative: so far from the bound behind the first, they end
+  double worth_joining = 1e-4;  // relative: a join that gains less is the last
+  size_t worth_removing = 10;   // one in so many strategies: less is not worth a copy
 };
 constexpr NarrowSettings kSettings;
 
@@ -56,6 +61,7 @@ class Narrower {
       if (sweep % kSettings.remove_every == 0) remove();
       if (memory_ && sweep % kSettings.decode_every == 0) move_prices(value);
     }
+    if (!memory_ && options_.descends && !good()) descend_trees();
     finish_slack();
     out_.lower_bound = std::min(out_.lower_bound, out_.cost);
     return std::move(out_);
@@ -100,6 +106,52 @@ class Narrower {
     descend(now_, solution, memory_ ? &prices : nullptr);
     last_ = expanded(solution, out_.kept);
     offer(last_);
+    if (!memory_) remember(last_);
+  }
+
+  /// Remembers the cheapest of what was decoded, to begin descents from.
+  void remember(const Solution& solution) {
+    const double cost = raw_cost(problem_, solution);
+    const auto place = std::lower_bound(seen_.begin(), seen_.end(), cost,
+                                        [](const Seen& one, double c) { return one.cost < c; });
+    if (place != seen_.end() && place->cost == cost) return;
+    seen_.insert(place, {cost, solution});
+    if (seen_.size() > kSettings.starts) seen_.pop_back();
+  }
+
+  /// Whole trees choose anew, from several solutions, and these are joined: each node takes what it
+  /// has in one of them. Messages that have stalled leave open what several nodes would have to
+  /// change at once.
+  void descend_trees() {
+    const TreeDescent trees(now_);
+    TreeDescentOptions under;
+    under.patience = kSettings.tree_patience;
+    Kept choices(now_.nodes.size());
+    const auto improve = [&](const Solution& from) {
+      under.seconds = std::max(0.0, end_.left());
+      const Solution found = trees.improve(from, under);
+      for (size_t i = 0; i < found.size(); ++i) {
+        const auto place = std::lower_bound(choices[i].begin(), choices[i].end(), found[i]);
+        if (place == choices[i].end() || *place != found[i]) choices[i].insert(place, found[i]);
+      }
+      offer(expanded(found, out_.kept));
+    };
+    if (out_.best) remember(*out_.best);  // a start that nothing beat
+    for (const Seen& one : seen_) {
+      if (const std::optional<Solution> start = choices_in(one.solution, out_.kept))
+        improve(*start);
+      if (good() || out_.gap() > kSettings.hopeless) return;
+    }
+    if (choices[0].empty()) return;
+    while (!good() && !end_.passed()) {
+      const double before = out_.cost;
+      const FactoredProblem joint = restricted(now_, choices);
+      const std::optional<Narrowed> joined =
+          narrow(joint, {options_.gap, end_.left(), 0, nullptr, false});
+      if (!joined || !joined->best) return;
+      improve(expanded(*joined->best, choices));
+      if (out_.cost >= before * (1 - kSettings.worth_joining)) return;
+    }
   }
 
   /// Per node and kept strategy, what its memory costs.
@@ -177,6 +229,11 @@ class Narrower {
   std::optional<MemoryUse> memory_;
   MemoryPrices prices_{0};  // seconds a byte, per time
   Solution last_;
+  struct Seen {
+    double cost;
+    Solution solution;
+  };
+  std::vector<Seen> seen_;  // the cheapest first
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
 };
 

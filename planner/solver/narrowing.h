@@ -16,6 +16,7 @@ struct NarrowOptions {
   double seconds = 10;              // of work (planner/solver/deadline.h)
   int64_t memory_limit = 0;         // of the claims; 0: none
   const Solution* start = nullptr;  // a known solution
+  bool descends = true;             // by trees, where the messages end with a larger gap
 };
 
 struct Narrowed {
@@ -34,7 +35,9 @@ struct Narrowed {
 /// Message passing over all strategies (planner/solver/factored_bound.h) and descents from what it
 /// decodes, in turns with the removal of every strategy whose slack exceeds what there is between
 /// the bound and the best solution. Memory is priced at each time that matters, prices moved by
-/// subgradient steps. nullopt if some node has no strategy that its neighbours allow.
+/// subgradient steps. Without memory, where sweeps end with a larger gap, whole trees choose anew
+/// (planner/solver/descent/tree_descent.h) from the cheapest solutions, and these are joined.
+/// nullopt if some node has no strategy that its neighbours allow.
 std::optional<Narrowed> narrow(const FactoredProblem& problem, const NarrowOptions& options);
 
 }  // namespace shardrun

@@ -22,6 +22,7 @@ struct SolveOptions {
   int64_t nodes = 0;    // lns: stop after so many nodes of its search trees; 0: not limited
   int threads = 1;      // lns: the result depends on it
   int beam_width = 64;  // beam: candidates kept
+  bool mip = true;      // ilp: HiGHS for what all else leaves open
   bool prove = false;  // lns: where the core is small, remove what the bound excludes and use HiGHS
 };
 

@@ -129,10 +129,9 @@ class Sought(nn.Module):
         return F.mse_loss(out, y)
 
 
-@model(lambda g: masked(g) | {"y": torch.randn(4, 7, WIDTH, generator=g)}, says={
-    "dynamo": "Expand.* depends on data", "default": "Expand.* depends on data"})
+@model(lambda g: masked(g) | {"y": torch.randn(4, 7, WIDTH, generator=g)})
 class Assigned(nn.Module):
-    """Rows that are computed and put back. The newer exporter counts them by the mask, which is not followed."""
+    """Rows that are computed and put back."""
 
     def __init__(self):
         super().__init__()
@@ -142,6 +141,112 @@ class Assigned(nn.Module):
         z = x.clone()
         z[k] = self.body(x[k]).tanh()
         return F.mse_loss(z, y)
+
+
+class PutBack(nn.Module):
+    """`of` takes the module, x, a mask of its rows and words; it returns what is compared with y."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.body, self.norm, self.of = nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), of
+        self.words, self.token = nn.Embedding(9, WIDTH), nn.Parameter(torch.randn(WIDTH))
+
+    def forward(self, x, y, k, t):
+        return F.mse_loss(self.of(self, x, k, t), y)
+
+
+def put_back(name, of, **options):
+    def sample(generator):
+        words = torch.randint(0, 9, (4, 7), generator=generator)
+        words[:, 2] = 3
+        return masked(generator) | {"y": torch.randn(4, 7, WIDTH, generator=generator), "t": words}
+    model(sample, name=f"put_back_{name}", **options)(lambda: PutBack(of))
+
+
+def of_unpadded(m, x, k, t):
+    """Only rows that are no padding are computed, as by flash attention's users."""
+    rows = x[k]
+    out = torch.zeros_like(x)
+    out[k] = m.norm(rows + F.relu(m.body(rows)))
+    return out
+
+
+def by_sign(m, x, k, t):
+    """A sigmoid that never overflows: elements by their sign."""
+    z = m.body(x)
+    out, above = torch.empty_like(z), z >= 0
+    out[above] = 1 / (1 + (-z[above]).exp())
+    below = z[~above].exp()
+    out[~above] = below / (1 + below)
+    return out
+
+
+def whole_samples(m, x, k, t):
+    z, chosen = m.body(x), k.all(1) | k[:, 0]
+    out = z.clone()
+    out[chosen] = m.norm(z[chosen])
+    return out
+
+
+def token(m, x, k, t):
+    z = m.body(x).clone()
+    z[k] = m.token
+    return m.norm(z)
+
+
+def features(m, x, k, t):
+    """An image's features in the places of the image's words, as vision language models have them."""
+    words = m.words(t)
+    return words.masked_scatter((t == 3).unsqueeze(-1).expand_as(words), m.body(x[0].repeat(4, 1)))
+
+
+def added(m, x, k, t):
+    z = x.clone()
+    z[k] += m.body(x[k])
+    return z
+
+
+def half(m, x, k, t):
+    z = m.body(x).clone()
+    z[:, 2:][k[:, 2:]] = 0.5 * x[:, 2:][k[:, 2:]]
+    return z
+
+
+put_back("unpadded", of_unpadded)
+put_back("by_sign", by_sign, says={"default": "nothing is left"})
+put_back("samples", whole_samples)
+# The older exporter writes one vector as the source of all rows, which no runtime takes.
+put_back("token", token, says={"legacy": "first value that is not finite is '%/Slice"})
+put_back("features", features)
+put_back("added", added)
+put_back("half", half, says={"legacy": "Reshape is not of each row alone"})
+
+
+class Chosen(nn.Module):
+    """Two ways by the data. The one that is not taken has neither a value nor a gradient."""
+
+    def __init__(self, script):
+        super().__init__()
+        self.body, self.other, self.script = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), script
+
+    def forward(self, x, y):
+        h, g = self.body(x), self.other(x)
+        if self.script:
+            return F.mse_loss(larger(h, g), y)
+        z = torch.cond(x.sum() < 1000, lambda h, g: h.tanh() + g.abs(), lambda h, g: (h - h).sqrt() + (0 * g).log(), (h, g))
+        return F.mse_loss(z, y)
+
+
+@torch.jit.script
+def larger(h, g):
+    if bool(h.mean() > g.mean()):
+        return h * 2
+    return -g.abs()
+
+
+for script in (False, True):
+    model(lambda g: {"x": torch.randn(6, WIDTH, generator=g), "y": torch.randn(6, WIDTH, generator=g)},
+          name=f"chosen_{'script' if script else 'cond'}")(lambda s=script: Chosen(s))
 
 
 def bags(weighted=False, last=False):

@@ -23,7 +23,7 @@ using Functions = std::map<std::string, std::set<std::string>>;  // by library
 Functions functions_of_sources() {
   Functions out;
   for (const char* folder : {"runtime/device/cuda", "kernels/cuda", "collectives/nccl"}) {
-    const auto root = std::filesystem::path(SHARDRUN_SOURCES) / folder;
+    const auto root = std::filesystem::path(SHARDRUN_SOURCE_DIR) / folder;
     for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
       if (!file.is_regular_file()) continue;
       std::ifstream in(file.path());

@@ -110,7 +110,7 @@ TEST(Waiting, EveryLaunchCounts) {
   const std::regex counts(R"(check_launch\(|launched\(|ynchronize\()");
   int found = 0;
   for (const char* folder : {"runtime/device/cuda", "kernels/cuda", "collectives/nccl"}) {
-    const auto root = std::filesystem::path(SHARDRUN_SOURCES) / folder;
+    const auto root = std::filesystem::path(SHARDRUN_SOURCE_DIR) / folder;
     for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
       if (!file.is_regular_file()) continue;
       std::ifstream in(file.path());

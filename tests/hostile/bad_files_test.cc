@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "tests/hostile/bad_file.h"
+#include "tests/support/sanitizer.h"
 
 namespace shardrun::testing {
 namespace {
@@ -20,14 +21,12 @@ constexpr unsigned kPatience = 120;  // s of a clock: for what waits without a c
 enum Status { kRefused = 0, kTaken = 1, kInternal = 2, kOther = 3 };
 
 [[noreturn]] void read_limited(const BadFile& file, const std::string& folder, int answer) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose shadows are larger
   const rlimit memory{kBytes, kBytes};
-  setrlimit(RLIMIT_AS, &memory);
-#endif
-  const rlimit cpu{kSeconds, kSeconds}, core{0, 0};
+  if (!kSanitized) setrlimit(RLIMIT_AS, &memory);
+  const rlimit cpu{kSeconds * kSlower, kSeconds * kSlower}, core{0, 0};
   setrlimit(RLIMIT_CPU, &cpu);
   setrlimit(RLIMIT_CORE, &core);
-  alarm(kPatience);
+  alarm(kPatience * kSlower);
   std::string said;
   Status status = kTaken;
   try {

@@ -6,6 +6,7 @@
 
 #include "models/gpt.h"
 #include "tests/launcher/command.h"
+#include "tests/support/sanitizer.h"
 
 namespace shardrun::test {
 namespace {
@@ -25,7 +26,10 @@ class HostileFiles : public ::testing::Test {
   }
 
   Outcome limited(const std::string& arguments) const {
-    return at.sh("ulimit -v 1500000; ulimit -t 20; timeout 60 " SHARDRUN_COMMAND " " + arguments);
+    const std::string memory = testing::kSanitized ? "" : "ulimit -v 1500000; ";
+    const auto seconds = [](int n) { return std::to_string(n * testing::kSlower); };
+    return at.sh(memory + "ulimit -t " + seconds(20) + "; timeout " + seconds(60) +
+                 " " SHARDRUN_COMMAND " " + arguments);
   }
 
   Workspace at;

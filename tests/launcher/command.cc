@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "tests/support/sanitizer.h"
+
 namespace shardrun::test {
 namespace {
 
@@ -86,7 +88,7 @@ bool Workspace::exists(const std::string& name) const {
 }
 
 Outcome Workspace::sh(const std::string& command) const {
-  constexpr int kSeconds = 240;
+  constexpr int kSeconds = 240 * testing::kSlower;
   Outcome outcome;
   outcome.command = command;
   write(".command", command + "\n");

@@ -38,6 +38,23 @@ TEST(LimitedSearch, WithoutLimitTheBest) {
   }
 }
 
+/// A search that need not prove anything leaves HiGHS out, and has a solution all the same.
+TEST(LimitedSearch, HighsIsForProofs) {
+  int proofs = 0;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const FactoredProblem problem = random_problem(90, seed);
+    const LimitedResult with = LimitedSearch(problem, {.gap = 1e-9}).run({}, nullptr, 2),
+                        without = LimitedSearch(problem, {.gap = 1e-9, .proves = false})
+                                      .run({}, nullptr, 2);
+    proofs += with.solver == "mip";
+    EXPECT_NE(without.solver, "mip") << "seed " << seed;
+    ASSERT_TRUE(with.solution && without.solution);
+    EXPECT_LE(without.lower_bound, with.cost + 1e-6);
+    EXPECT_LT(without.cost, 1.05 * with.cost) << "seed " << seed;
+  }
+  EXPECT_GT(proofs, 0);
+}
+
 /// Room that differs from time to time, about what some solution takes.
 TEST(LimitedSearch, StaysWithinTheRoomOfEachTime) {
   int solved = 0, optimal = 0;

@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/solver.h"
 #include "tests/support/factored_problems.h"
@@ -108,6 +109,24 @@ TEST(Narrowing, KeepsAnOptimalSolution) {
       EXPECT_FALSE(narrowed->kept[i].empty());
     }
   }
+}
+
+// Where messages stall, whole trees choose anew: no worse than without, and better now and then.
+TEST(Narrowing, TreesDescendWhereMessagesStall) {
+  int better = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const FactoredProblem problem = random_problem(60, seed);
+    const Narrowed with = *narrow(problem, {.gap = 1e-9}),
+                   without = *narrow(problem, {.gap = 1e-9, .descends = false});
+    ASSERT_TRUE(with.best && without.best);
+    EXPECT_LE(with.cost, without.cost) << "seed " << seed;
+    better += with.cost < without.cost;
+    TreeDescentOptions few;
+    few.patience = 2;  // along the graph, and against it
+    const Solution after = TreeDescent(problem).improve(*without.best, few);
+    EXPECT_LE(with.cost, raw_cost(problem, after) + 1e-9) << "seed " << seed;
+  }
+  EXPECT_GT(better, 0);
 }
 
 TEST(Narrowing, StaysWithinMemory) {

@@ -124,4 +124,24 @@ bool repeats_itself(const StoredTensor& tensor) {
   return static_cast<int64_t>(distinct.size()) * 10 < x.count() * 9;
 }
 
+bool is_normalised(const StoredTensor& tensor) {
+  constexpr int64_t kLeastNumbers = 4;              // of a row: two are normalised to 1 and -1
+  constexpr double kMean = 1e-4, kVariance = 0.02;  // an epsilon takes from the variance
+  const Shape& shape = tensor.type.shape;
+  if (shape.empty() || shape[0] == 0 || tensor.count() > kFoldLimit) return false;
+  const int64_t row = tensor.count() / shape[0];
+  if (row < kLeastNumbers) return false;
+  const Tensor x = tensor.load();
+  for (int64_t begin = 0; begin < x.count(); begin += row) {
+    double sum = 0, squares = 0;
+    for (int64_t i = begin; i < begin + row; ++i) {
+      sum += x.at(i);
+      squares += x.at(i) * x.at(i);
+    }
+    const double n = static_cast<double>(row), mean = sum / n;
+    if (std::abs(mean) > kMean || std::abs(squares / n - mean * mean - 1) > kVariance) return false;
+  }
+  return true;
+}
+
 }  // namespace shardrun::importer

@@ -39,4 +39,8 @@ bool is_sinusoid(const StoredTensor& tensor);
 /// rather than a part of it. Of 16-bit numbers too few exist to say.
 bool repeats_itself(const StoredTensor& tensor);
 
+/// Has every row along dim 0 a mean of 0 and a variance of 1? So has what was made of a weight by a
+/// normalisation (weight standardisation), and nothing that training begins with.
+bool is_normalised(const StoredTensor& tensor);
+
 }  // namespace shardrun::importer

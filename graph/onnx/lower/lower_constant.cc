@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "graph/onnx/file/model_file.h"
+#include "graph/onnx/flatten.h"
 #include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
@@ -74,16 +75,88 @@ void range(NodeContext& c) {
   c.out(c.b.constant(std::move(out)));
 }
 
-/// Only a condition known at import: the branch is inlined.
-void if_known(NodeContext& c) {
+constexpr const char* kChooseOutside =
+    "; compute both branches, and choose by torch.where, or export with the condition as a "
+    "constant";
+
+/// What a branch of an If reads of the values around it: the same numbers, but gradients pass only
+/// where the branch is taken. So what the branch that is not taken makes of them, NaN too, reaches
+/// nothing.
+Outer taken_only(NodeContext& c, const ::onnx::GraphProto& branch, V taken) {
+  Builder& b = c.b;
+  Outer out;
+  for (const std::string& name : names_read(branch)) {
+    const V v = c.named(name);
+    if (v == kNone || b.items(v) != nullptr) continue;
+    if (b.rows(v) != nullptr) b.refuse_rows(v, "a branch of If");
+    if (b.known(v) != nullptr || !is_float(b.dtype(v))) continue;
+    const V held = b.add("identity", {v}, {{"detach", int64_t{1}}});
+    out[name] = b.add("where", {taken, v, held});
+  }
+  return out;
+}
+
+/// Does a batch normalisation in it use the batch's statistics, and move running ones?
+bool normalises_by_batch(const NodeContext& c, const ::onnx::GraphProto& branch) {
+  return std::any_of(branch.node().begin(), branch.node().end(), [&](const auto& node) {
+    if (node.op_type() == "BatchNormalization")
+      return batch_norm_form(node, c.opset, c.b.options) != BatchNormForm::inference;
+    const auto& attributes = node.attribute();
+    return std::any_of(attributes.begin(), attributes.end(), [&](const auto& attribute) {
+      return attribute.has_g() && normalises_by_batch(c, attribute.g());
+    });
+  });
+}
+
+/// A condition that depends on data: both branches are computed, and one result is chosen.
+void if_of_data(NodeContext& c, const ::onnx::GraphProto& then,
+                const ::onnx::GraphProto& otherwise) {
+  Builder& b = c.b;
+  const std::string name = b.node_name;
+  const V taken = b.reshape(c.in(0), {});
+  const auto updates = b.graph.updates;
+  const auto lowered = [&](const ::onnx::GraphProto& branch, V is_taken, const char* scope) {
+    const Outer outer = taken_only(c, branch, is_taken);
+    std::vector<V> results = c.lower_subgraph(branch, {}, str(c.stream, scope), outer);
+    SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(),
+               " outputs, node ", c.output_count());
+    return results;
+  };
+  const std::vector<V> first = lowered(then, taken, "#then/");
+  const std::vector<V> second = lowered(otherwise, b.add("logical_not", {taken}), "#else/");
+  b.node_name = name;
+  const bool moves = b.graph.updates != updates || normalises_by_batch(c, then) ||
+                     normalises_by_batch(c, otherwise);
+  SR_REQUIRE(!moves, unsupported,
+             "its condition depends on data, and a branch moves running averages; take the "
+             "normalisation out of the branch, or have it use stored ones (eval() of that module)");
+  for (size_t i = 0; i < first.size(); ++i) {
+    const V x = first[i], y = second[i];
+    const std::string result = c.proto.output(static_cast<int>(i));
+    for (const V v : {x, y}) {
+      SR_REQUIRE(b.items(v) == nullptr, unsupported, "its condition depends on data, and result '",
+                 result, "' is a sequence", kChooseOutside);
+      if (b.rows(v) != nullptr) b.refuse_rows(v, "a branch of If");
+    }
+    SR_REQUIRE(b.type(x) == b.type(y), unsupported, "its condition depends on data, and result '",
+               result, "' is ", b.type(x), " of one branch and ", b.type(y), " of the other",
+               kChooseOutside);
+    c.out(i, x == y ? x : b.add("where", {taken, x, y}));
+  }
+}
+
+/// Of a condition known at import the branch is inlined.
+void if_any(NodeContext& c) {
+  const auto *then = c.find("then_branch"), *otherwise = c.find("else_branch");
+  SR_REQUIRE(then != nullptr && otherwise != nullptr, invalid_input, "has no ",
+             then == nullptr ? "then_branch" : "else_branch");
+  const TensorType& type = c.b.type(c.in(0));
+  SR_REQUIRE(type.dtype == DType::boolean && element_count(type.shape) == 1, invalid_input,
+             "its condition is ", type, ", wanted one boolean");
   const Tensor* condition = c.b.known(c.in(0));
-  SR_REQUIRE(condition != nullptr && condition->count() == 1, unsupported,
-             "its condition depends on data; compute both branches, and choose by torch.where");
-  c.find("then_branch");
-  const auto* branch = c.find(condition->at(0) != 0 ? "then_branch" : "else_branch");
-  c.find("else_branch");
-  SR_REQUIRE(branch != nullptr, invalid_input, "has no branch for its condition");
-  const std::vector<V> results = c.lower_subgraph(branch->g(), {}, "");
+  if (condition == nullptr) return if_of_data(c, then->g(), otherwise->g());
+  const auto* branch = condition->at(0) != 0 ? then : otherwise;
+  const std::vector<V> results = c.lower_subgraph(branch->g(), {}, "", {});
   SR_REQUIRE(results.size() == c.output_count(), invalid_input, "branch has ", results.size(),
              " outputs, node ", c.output_count());
   for (size_t i = 0; i < results.size(); ++i) c.out(i, results[i]);
@@ -115,7 +188,7 @@ void loop_known(NodeContext& c) {
     std::vector<V> in = {b.scalar(static_cast<double>(turn), DType::i64),
                          b.scalar(1, DType::boolean)};
     in.insert(in.end(), carried.begin(), carried.end());
-    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"));
+    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"), {});
     SR_REQUIRE(out.size() == c.output_count() + 1 && out.size() > carried.size(), invalid_input,
                "body has ", out.size(), " outputs, the node ", c.output_count());
     goes_on = counts || known(out[0], "condition") != 0;
@@ -184,7 +257,7 @@ void scan(NodeContext& c) {
       shape.erase(shape.begin() + axis);
       in.push_back(b.reshape(b.slice(sequences[i], axis, at, at + 1), shape));
     }
-    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"));
+    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"), {});
     SR_REQUIRE(out.size() == c.output_count(), invalid_input, "body has ", out.size(),
                " outputs, the node ", c.output_count());
     std::copy_n(out.begin(), states, state.begin());
@@ -204,7 +277,7 @@ void scan(NodeContext& c) {
 
 constexpr Lowering kConstantLowerings[] = {
     {"Constant", 1, constant}, {"ConstantOfShape", 9, constant_of_shape},
-    {"Range", 11, range},      {"If", 11, if_known},
+    {"Range", 11, range},      {"If", 11, if_any},
     {"Loop", 11, loop_known},  {"Scan", 9, scan}};
 
 }  // namespace

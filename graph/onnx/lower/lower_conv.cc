@@ -139,12 +139,12 @@ bool is_zero(const Tensor* tensor) {
   return true;
 }
 
-/// Adds B [O], unless it is the zeros that an exporter writes where there is no bias.
+/// Adds B [O], unless it is the zeros that an exporter writes where there is no bias, of Conv3d in
+/// another shape.
 V add_bias(NodeContext& c, V y, int64_t channels) {
-  if (!c.has(2)) return y;
+  if (!c.has(2) || is_zero(c.b.known(c.in(2)))) return y;
   SR_REQUIRE(c.b.type(c.in(2)) == (TensorType{c.b.dtype(y), {channels}}), invalid_input, "bias is ",
              c.b.type(c.in(2)), ", wanted one number for each of ", channels, " channels");
-  if (is_zero(c.b.known(c.in(2)))) return y;
   Shape per_channel(c.b.shape(y).size() - 1, 1);
   per_channel[0] = channels;
   return c.b.add("add", {y, c.b.reshape(c.in(2), per_channel)});

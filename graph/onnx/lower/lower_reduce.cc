@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/lower/picked.h"
 
 namespace shardrun::importer {
 namespace {
@@ -31,7 +32,11 @@ void reduce_any(NodeContext& c) {
   V x = c.in(0);
   const std::string& op = c.op();
   Builder& b = c.b;
-  if (op == "ReduceSum") return c.out(b.sum(x, axes, keep));
+  if (op == "ReduceSum") {
+    const V sum = b.sum(x, axes, keep);
+    if (static_cast<int64_t>(axes.size()) == b.rank(x)) note_count(b, x, sum);
+    return c.out(sum);
+  }
   if (op == "ReduceMean") return c.out(axes.empty() ? x : b.mean(x, axes, keep));
   if (op == "ReduceProd") return c.out(reduce(c, "reduce_prod", x, axes, keep));
   if (op == "ReduceL1") return c.out(b.sum(b.add("abs", {x}), axes, keep));

@@ -108,11 +108,13 @@ void NodeContext::refuse_attr(const char* name, const std::string& advice) const
 }
 
 void NodeContext::check_inputs_used() const {
-  for (size_t i = 0; i < inputs_.size(); ++i) {
-    SR_REQUIRE(inputs_[i] == kNone || used_inputs_.count(i) > 0, invalid_input, "input ", i, " '",
-               proto.input(static_cast<int>(i)), "' is one too many for this operator in opset ",
-               opset);
-  }
+  for (size_t i = 0; i < inputs_.size(); ++i)
+    if (inputs_[i] != kNone && used_inputs_.count(i) == 0) refuse_input(i);
+}
+
+void NodeContext::refuse_input(size_t i) const {
+  fail(ErrorKind::invalid_input, "input ", i, " '", proto.input(static_cast<int>(i)),
+       "' is one too many for this operator in opset ", opset);
 }
 
 void NodeContext::check_attributes_used() const {

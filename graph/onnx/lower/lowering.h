@@ -10,6 +10,9 @@
 
 namespace shardrun::importer {
 
+/// Values by the names that a subgraph reads them by.
+using Outer = std::map<std::string, V>;
+
 /// One node being lowered. Attributes and inputs that no getter asked for are
 /// refused afterwards.
 class NodeContext {
@@ -31,6 +34,7 @@ class NodeContext {
   bool has(size_t i) const;
   V in(size_t i) const;  // throws invalid_input if absent
   V in_or(size_t i, V otherwise) const { return has(i) ? inputs_[i] : otherwise; }
+  V peek(size_t i) const { return i < inputs_.size() ? inputs_[i] : kNone; }  // not yet used by it
   void replace_input(size_t i, V v) { inputs_[i] = v; }
   const std::vector<V>& inputs() const;  // throws invalid_input if one is absent
   /// Contents that must be known now, such as a shape; `what` names the operand in the message.
@@ -47,6 +51,7 @@ class NodeContext {
   void ignore(const char* name) const { find(name); }
   /// Throws unsupported: "attribute auto_pad='SAME_UPPER' is not supported; …".
   [[noreturn]] void refuse_attr(const char* name, const std::string& advice) const;
+  [[noreturn]] void refuse_input(size_t i) const;  // invalid_input: there is no such operand
   void check_attributes_used() const;
   void check_inputs_used() const;
 
@@ -67,9 +72,10 @@ class NodeContext {
   void restored(const std::string& argument) { report.restored[argument].push_back(b.node_name); }
 
   /// Lowers a subgraph in the scope of this node, with values for its inputs (none for a branch of
-  /// an If). `scope`: which turn of a loop it is.
+  /// an If). `scope`: which turn of a loop it is, or which branch. `outer`: what it reads in place
+  /// of values around it.
   std::function<std::vector<V>(const ::onnx::GraphProto&, std::span<const V>,
-                               const std::string& scope)>
+                               const std::string& scope, const Outer& outer)>
       lower_subgraph;
   std::function<V(const std::string&)> named;  // a value that a subgraph reads by name; or kNone
   V counts = kNone;    // of a loss: boolean [N], the samples that count; kNone: all

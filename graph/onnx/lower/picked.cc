@@ -18,13 +18,13 @@ class PickedNode {
  public:
   PickedNode(NodeContext& c, const Lowering& lowering) : c_(c), b_(c.b), lowering_(lowering) {
     for (size_t i = 0; i < c.input_count(); ++i) {
-      const V v = c.in_or(i, kNone);
+      const V v = c.peek(i);
       const Picked* rows = v == kNone ? nullptr : b_.rows(v);
       if (rows == nullptr) continue;
-      SR_REQUIRE(picked_.empty() || picked_.begin()->second.pick == rows->pick, unsupported,
+      SR_REQUIRE(picked_.empty() || any().pick == rows->pick, unsupported,
                  "its operands are rows that two masks pick, those of '",
-                 pick_at(b_, picked_.begin()->second.pick).name, "' and '",
-                 pick_at(b_, rows->pick).name, "'; use one mask for both");
+                 pick_at(b_, any().pick).name, "' and '", pick_at(b_, rows->pick).name,
+                 "'; use one mask for both");
       picked_[i] = *rows;
     }
   }
@@ -34,9 +34,13 @@ class PickedNode {
  private:
   bool is(size_t i) const { return picked_.count(i) > 0; }
   bool only(size_t i) const { return picked_.size() == 1 && is(i); }
-  const Picked& of(size_t i) const { return picked_.at(i); }
+  const Picked& of(size_t i) const {
+    c_.in(i);  // which is used therefore
+    return picked_.at(i);
+  }
+  const Picked& any() const { return picked_.begin()->second; }
   int64_t rank(size_t i) const { return b_.rank(of(i).all); }
-  int pick() const { return picked_.begin()->second.pick; }
+  int pick() const { return any().pick; }
   [[noreturn]] void refuse() {
     for (const auto& [i, rows] : picked_) b_.refuse_rows(c_.in(i), c_.op());
     fail(ErrorKind::internal, "has no picked operand");
@@ -97,16 +101,17 @@ class PickedNode {
 
 /// Operands broadcast; those that are not picked have a dim of 1 beside the rows, or none.
 void PickedNode::element_wise() {
-  const int64_t from_right = rank(picked_.begin()->first) - picked_.begin()->second.axis;
+  const int64_t from_right = b_.rank(any().all) - any().axis;
   int64_t highest = 0;
   for (size_t i = 0; i < c_.input_count(); ++i) {
-    if (!c_.has(i)) continue;
-    const bool rows = is(i);
-    const Shape shape = b_.shape(rows ? of(i).all : c_.in(i));
+    const V v = c_.peek(i);
+    if (v == kNone) continue;
+    const Picked* rows = b_.rows(v);
+    const Shape shape = b_.shape(rows != nullptr ? rows->all : v);
     const auto r = static_cast<int64_t>(shape.size());
     highest = std::max(highest, r);
-    require(rows ? r - of(i).axis == from_right
-                 : r < from_right || shape[static_cast<size_t>(r - from_right)] == 1);
+    require(rows != nullptr ? r - rows->axis == from_right
+                            : r < from_right || shape[static_cast<size_t>(r - from_right)] == 1);
   }
   const bool copies = c_.op() == "Identity" || c_.op() == "Cast";
   on_all_rows(highest - from_right, !copies);
@@ -188,7 +193,7 @@ void PickedNode::normalise() {
 
 /// Transpose, Squeeze, Unsqueeze, Flatten, OneHot, Concat: where the rows are thereafter.
 void PickedNode::move() {
-  const Picked rows = picked_.begin()->second;
+  const Picked rows = any();
   const int64_t dims = b_.rank(rows.all);
   const auto before = [&](const Ints& axes) {
     return std::count_if(axes.begin(), axes.end(), [&](int64_t a) { return a < rows.axis; });
@@ -333,16 +338,6 @@ void PickedNode::scatter() {
   c_.out(b_.add("where", {b_.with("greater", hits, 0), sum, data}));
 }
 
-/// Of a shape with the number of rows in it: as a value, and as what it is for.
-V counted_shape(Builder& b, const Ints& dims, int pick) {
-  std::vector<V> parts;
-  for (const int64_t dim : dims)
-    parts.push_back(dim == kPickedRows ? b.reshape(count_of(b, pick), {1}) : b.ints({dim}));
-  const V out = b.concat(parts, 0);
-  b.counted[out] = {Tensor::vector_i64(dims), pick};
-  return out;
-}
-
 void PickedNode::shape_of() {
   const Picked rows = of(0);
   Ints dims = b_.shape(rows.all);
@@ -413,102 +408,79 @@ void PickedNode::expand() {
   on_all_rows(std::max(rank(0), longer) - from_right, false);
 }
 
+/// How many operands element-wise operators have that take more than one.
+const std::map<std::string, size_t>& operands_by_element() {
+  constexpr size_t kAny = std::numeric_limits<size_t>::max();
+  static const std::map<std::string, size_t> most = {
+      {"Add", 2},     {"Sub", 2},         {"Mul", 2},           {"Div", 2},    {"Equal", 2},
+      {"Less", 2},    {"Greater", 2},     {"And", 2},           {"Or", 2},     {"Xor", 2},
+      {"PRelu", 2},   {"Pow", 2},         {"Mod", 2},           {"Where", 3},  {"Clip", 3},
+      {"Dropout", 3}, {"CastLike", 2},    {"Max", kAny},        {"Min", kAny}, {"Sum", kAny},
+      {"Mean", kAny}, {"LessOrEqual", 2}, {"GreaterOrEqual", 2}};
+  return most;
+}
+
 void PickedNode::lower() {
   struct Rule {
-    std::set<std::string> ops;
+    std::map<std::string, size_t> ops;  // with the most operands that each has
     void (PickedNode::*lower)();
   };
   static const std::vector<Rule> rules = {
-      {{"Softmax", "LogSoftmax", "ArgMax", "ArgMin", "TopK", "CumSum"}, &PickedNode::along_an_axis},
-      {{"MatMul", "Gemm"}, &PickedNode::product},
-      {{"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool",
-        "GroupNormalization"},
+      {{{"Softmax", 1},
+        {"LogSoftmax", 1},
+        {"ArgMax", 1},
+        {"ArgMin", 1},
+        {"TopK", 2},
+        {"CumSum", 2}},
+       &PickedNode::along_an_axis},
+      {{{"MatMul", 2}, {"Gemm", 3}}, &PickedNode::product},
+      {{{"Conv", 3},
+        {"ConvTranspose", 3},
+        {"MaxPool", 1},
+        {"AveragePool", 1},
+        {"GlobalAveragePool", 1},
+        {"GlobalMaxPool", 1},
+        {"GroupNormalization", 3}},
        &PickedNode::of_samples},
-      {{"LayerNormalization", "RMSNormalization"}, &PickedNode::normalise},
-      {{"Transpose", "Squeeze", "Unsqueeze", "Flatten", "OneHot", "Concat"}, &PickedNode::move},
-      {{"Split", "Slice"}, &PickedNode::split_or_slice},
-      {{"Gather", "GatherElements"}, &PickedNode::gather},
-      {{"GatherND"}, &PickedNode::gather_positions},
-      {{"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}, &PickedNode::loss},
-      {{"ScatterND", "ScatterElements"}, &PickedNode::scatter},
-      {{"Shape"}, &PickedNode::shape_of},
-      {{"Size"}, &PickedNode::size_of_all},
-      {{"Reshape"}, &PickedNode::reshape},
-      {{"Expand"}, &PickedNode::expand}};
-  for (const Rule& rule : rules)
-    if (rule.ops.count(c_.op()) > 0) return (this->*rule.lower)();
-  if (c_.op().starts_with("Reduce")) return reduce();
+      {{{"LayerNormalization", 3}, {"RMSNormalization", 2}}, &PickedNode::normalise},
+      {{{"Transpose", 1},
+        {"Squeeze", 2},
+        {"Unsqueeze", 2},
+        {"Flatten", 1},
+        {"OneHot", 3},
+        {"Concat", std::numeric_limits<size_t>::max()}},
+       &PickedNode::move},
+      {{{"Split", 2}, {"Slice", 5}}, &PickedNode::split_or_slice},
+      {{{"Gather", 2}, {"GatherElements", 2}}, &PickedNode::gather},
+      {{{"GatherND", 2}}, &PickedNode::gather_positions},
+      {{{"SoftmaxCrossEntropyLoss", 3}, {"NegativeLogLikelihoodLoss", 3}}, &PickedNode::loss},
+      {{{"ScatterND", 3}, {"ScatterElements", 3}}, &PickedNode::scatter},
+      {{{"Shape", 1}}, &PickedNode::shape_of},
+      {{{"Size", 1}}, &PickedNode::size_of_all},
+      {{{"Reshape", 2}}, &PickedNode::reshape},
+      {{{"Expand", 2}}, &PickedNode::expand}};
+  const auto at_most = [&](size_t operands) {
+    for (size_t i = operands; i < c_.input_count(); ++i)
+      if (c_.peek(i) != kNone) c_.refuse_input(i);
+  };
+  for (const Rule& rule : rules) {
+    const auto found = rule.ops.find(c_.op());
+    if (found == rule.ops.end()) continue;
+    at_most(found->second);
+    return (this->*rule.lower)();
+  }
+  if (c_.op().starts_with("Reduce")) {
+    at_most(2);
+    return reduce();
+  }
   const auto all = elementwise_lowerings();
   const bool by_elements =
       c_.op() == "Dropout" ||
       std::any_of(all.begin(), all.end(), [&](auto& l) { return l.op == c_.op(); });
   require(by_elements);
+  const auto several = operands_by_element().find(c_.op());
+  at_most(several == operands_by_element().end() ? 1 : several->second);
   element_wise();
-}
-
-// ---- shapes that count rows ----
-
-/// Expand, ConstantOfShape and Reshape to such a shape make picked rows.
-void lower_of_counted_shape(NodeContext& c, const Lowering& lowering, size_t operand) {
-  Builder& b = c.b;
-  const Builder::Counted& counted = b.counted.at(c.in(operand));
-  Ints dims = counted.dims.to_ints();
-  const auto at = std::find(dims.begin(), dims.end(), kPickedRows) - dims.begin();
-  const int pick = counted.pick;
-  dims[static_cast<size_t>(at)] = rows_of(b, pick);
-  c.replace_input(operand, b.ints(dims));
-  const int64_t from_right = static_cast<int64_t>(dims.size()) - at;
-  bool is_safe = true;
-  if (operand == 1) {
-    const Picked* rows = b.rows(c.in(0));
-    const Shape shape = b.shape(rows != nullptr ? rows->all : c.in(0));
-    const auto rank = static_cast<int64_t>(shape.size());
-    const bool fits = rows != nullptr
-                          ? rows->pick == pick && rank - rows->axis == from_right
-                          : rank < from_right || shape[static_cast<size_t>(rank - from_right)] == 1;
-    if (!fits || c.op() != "Expand")
-      b.refuse_rows(rows != nullptr ? c.in(0) : b.picked({c.in(0), 0, pick, false}), c.op());
-    if (rows != nullptr) c.replace_input(0, rows->all);
-    is_safe = rows == nullptr || rows->is_safe;
-  }
-  lowering.lower(c);
-  const V out = c.outputs()[0];
-  c.out(b.picked({out, b.rank(out) - from_right, pick, is_safe}));
-}
-
-/// What moves such a vector's entries moves the number of rows with them; anything else makes
-/// numbers of it. No number of rows is negative: to look for -1 in a shape is to know.
-void lower_counted(NodeContext& c, const Lowering& lowering) {
-  static const std::set<std::string> moves = {"Gather",    "Slice",          "Concat", "Squeeze",
-                                              "Unsqueeze", "Identity",       "Cast",   "Reshape",
-                                              "Where",     "ScatterElements"};
-  Builder& b = c.b;
-  NodeContext marked = c;
-  int pick = 0;
-  bool looks_for_negative = c.op() == "Equal";
-  for (size_t i = 0; i < c.input_count(); ++i) {
-    const V v = c.in_or(i, kNone);
-    const auto counted = b.counted.find(v);
-    if (counted == b.counted.end()) {
-      const Tensor* other = v == kNone ? nullptr : b.known(v);
-      looks_for_negative = looks_for_negative && other != nullptr;
-      for (int64_t e = 0; looks_for_negative && e < other->count(); ++e)
-        looks_for_negative = other->at(e) < 0;
-      continue;
-    }
-    pick = counted->second.pick;
-    marked.replace_input(i, b.constant(counted->second.dims));
-  }
-  lowering.lower(c);
-  if (moves.count(c.op()) == 0 && !looks_for_negative) return;
-  lowering.lower(marked);
-  const Tensor* dims = b.known(marked.outputs()[0]);
-  if (dims == nullptr || (dims->dtype() != DType::i64 && !looks_for_negative)) return;
-  const Ints values = dims->to_ints();
-  if (std::count(values.begin(), values.end(), kPickedRows) > 0)
-    b.counted[c.outputs()[0]] = {*dims, pick};
-  else
-    c.out(marked.outputs()[0]);
 }
 
 }  // namespace
@@ -547,7 +519,7 @@ void lower_picked(NodeContext& c, const Lowering& lowering) {
     if (b.counted.count(c.in(operand)) > 0) return lower_of_counted_shape(c, lowering, operand);
   }
   for (size_t i = 0; i < c.input_count(); ++i)
-    if (const V v = c.in_or(i, kNone); v != kNone && b.rows(v) != nullptr)
+    if (const V v = c.peek(i); v != kNone && b.rows(v) != nullptr)
       return PickedNode(c, lowering).lower();
   lower_counted(c, lowering);
 }

@@ -27,4 +27,7 @@ bool takes_picked(const Builder& b, std::span<const V> inputs);
 /// Lowers such a node. Throws unsupported for what does something else with rows than the above.
 void lower_picked(NodeContext& c, const Lowering& lowering);
 
+/// Where `ones` are a mask as i64, `sum` of all of them is the number of rows that it picks.
+void note_count(Builder& b, V ones, V sum);
+
 }  // namespace shardrun::importer

@@ -7,13 +7,14 @@
 namespace shardrun::importer {
 namespace {
 
-/// Is the node's result its operand with each element several times in a row?
+/// Is the node's result its operand with each element several times in a row, as [4, 1, 1] becomes
+/// [4, 7, 6]?
 bool repeats_elements(const Graph& graph, const Node& node) {
   if (node.op != "expand") return false;
-  Shape from = graph.type(node.inputs[0]).shape, to = graph.type(node.outputs[0]).shape;
-  if (from.empty() || from.size() != to.size() || from.back() != 1) return false;
-  from.pop_back(), to.pop_back();
-  return from == to;
+  const Shape &from = graph.type(node.inputs[0]).shape, &to = graph.type(node.outputs[0]).shape;
+  if (from.size() != to.size()) return false;
+  const auto differs = std::mismatch(from.begin(), from.end(), to.begin()).first;
+  return std::all_of(differs, from.end(), [](int64_t dim) { return dim == 1; });
 }
 
 /// Do both have the same numbers: are they one value, equal constants, or made alike of such? False

@@ -1,7 +1,7 @@
 // The masks that pick rows, and all rows as an operator may have them.
 #pragma once
 
-#include "graph/onnx/lower/builder.h"
+#include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
 
@@ -29,5 +29,14 @@ V all_positions(Builder& b, const Shape& shape);
 /// Are these rows, [rows, k], the positions of all elements of the first k dims of a tensor of
 /// `shape`, in their order?
 bool are_all_positions(Builder& b, const Picked& rows, const Shape& shape);
+
+/// A shape in which kPickedRows stands for the number of rows that are picked, as i64 of the graph.
+V counted_shape(Builder& b, const std::vector<int64_t>& dims, int pick);
+
+/// Expand (operand 1), ConstantOfShape (0) and Reshape to such a shape make picked rows.
+void lower_of_counted_shape(NodeContext& c, const Lowering& lowering, size_t operand);
+
+/// Of a node that reads such a shape, or a number of rows: what it makes may be one, too.
+void lower_counted(NodeContext& c, const Lowering& lowering);
 
 }  // namespace shardrun::importer

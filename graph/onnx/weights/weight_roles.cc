@@ -135,7 +135,8 @@ void doubt(Deciding& d, Weight& w, const std::string& name, bool chosen) {
           name, "' or --freeze '", name, "'");
   SR_REQUIRE(weight || chosen, invalid_input, start,
              ", and the file does not say whether that is a parameter or a buffer; ", way);
-  SR_REQUIRE(chosen || (moves_only(name) && std::none_of(sources.begin(), sources.end(), computes)),
+  SR_REQUIRE(chosen || (moves_only(name) && !is_normalised(w.tensor) &&
+                        std::none_of(sources.begin(), sources.end(), computes)),
              invalid_input, start, " by arithmetic, which would no longer be trained through; ",
              way);
   for (const std::string& other : own) {

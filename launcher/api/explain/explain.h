@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "explain/analysis.h"
@@ -55,7 +56,7 @@ std::string loops_text(const Explained& of);
 
 /// What is known of every node of `of.graph`, by name, as a JSON object: op, phase, module, types
 /// of operands and results, and seconds of a step (PlanCosts).
-std::string nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster);
+nlohmann::json nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster);
 
 /// The plan as an HTML page (page/page.html) that loads nothing. `title`: of the model. `other`: a
 /// plan whose differences are shown, or null. `report`: the JSON object of a run's --report, or "".

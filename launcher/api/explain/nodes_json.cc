@@ -7,7 +7,7 @@
 
 namespace shardrun {
 
-std::string nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster) {
+nlohmann::json nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster) {
   const PlanCosts costs = plan_costs(graph, plan, cluster);
   const std::vector<std::string> modules = modules_of(graph);
   const std::vector<StepPart> parts = parts_of(graph);
@@ -29,7 +29,7 @@ std::string nodes_json(const Graph& graph, const Plan& plan, const Cluster& clus
                       {"exchange_seconds", cost.exchange},
                       {"resharding_seconds", cost.resharding}};
   }
-  return out.dump();
+  return out;
 }
 
 }  // namespace shardrun

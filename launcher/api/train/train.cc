@@ -4,6 +4,7 @@
 #include <chrono>
 #include <mutex>
 
+#include "base/files/output_file.h"
 #include "base/process/process_memory.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
@@ -12,6 +13,7 @@
 #include "exec/checkpoint/folder.h"
 #include "exec/checks/divergence.h"
 #include "exec/metrics.h"
+#include "kept_plan.h"
 #include "plan.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
@@ -252,6 +254,19 @@ class RankRun {
   std::optional<Stopped> stopped_;
 };
 
+/// Beside the run's checkpoints, for who goes on from them. A run does without it.
+void keep_plan(const TrainingPlan& plan, const TrainOptions& options) {
+  const auto ranks = static_cast<int64_t>(plan.predicted_bytes().size());
+  const std::string path = kept_plan_path(options.checkpoint, ranks);
+  try {
+    OutputFile file(path);
+    file.stream() << plan.json();
+    file.finish();
+  } catch (const Error& e) {
+    if (options.on_note) options.on_note(str("the plan could not be kept: ", e.what()));
+  }
+}
+
 }  // namespace
 
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
@@ -278,7 +293,9 @@ TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
       sweep(options.checkpoint);
       trained = to_json(trained_model(model.impl()));
     }
-    return find_resumed(model.impl(), options);
+    std::string found = find_resumed(model.impl(), options);
+    if (lock) keep_plan(plan, options);
+    return found;
   });
   Call call{model.impl(), plan.impl(), options, see, std::nullopt, std::move(trained)};
   if (!path.empty()) {

@@ -13,9 +13,12 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 
+#include "kept_plan.h"
+#include "option_fields.h"
 #include "process/child.h"
 #include "process/hosts.h"
 #include "report.h"
@@ -51,22 +54,84 @@ bool has_checkpoint(const std::string& folder) {
   return false;
 }
 
+using Words = std::vector<std::string>;
+
 /// How the ranks are started: on which hosts, and what is different for their being fewer.
 struct Start {
-  std::vector<std::string> launcher;  // none without --mpirun
-  std::set<std::string> left_out;     // flags of the call
-  std::string said;                   // " on 2 ranks, for node7 does not answer"
+  Words launcher{};                  // none without --mpirun
+  int64_t ranks = 0;                 // 0: not known
+  std::set<std::string> left_out{};  // flags of the call
+  std::string said{};                // " on 2 ranks, for node7 does not answer"
+  std::string plan{};                // a file that an earlier start has left; "": none
 };
+
+/// The plans that a job's starts leave in the folder of its checkpoints. Those of earlier jobs are
+/// not taken for its own.
+class KeptPlans {
+ public:
+  explicit KeptPlans(std::string folder) : folder_(std::move(folder)) {}
+
+  void before_start() { before_ = times(); }
+  /// What the start has written is for whoever starts in the same way.
+  void after(const Start& start) {
+    for (const auto& [path, time] : times()) {
+      const auto known = before_.find(path);
+      if (known == before_.end() || known->second != time) of_launcher_[start.launcher] = path;
+    }
+  }
+  /// That of an earlier start by the same words, or of as many ranks; "": none.
+  std::string of(const Start& start) const {
+    if (const auto same = of_launcher_.find(start.launcher); same != of_launcher_.end())
+      return same->second;
+    const std::string path = kept_plan_path(folder_, start.ranks);
+    for (const auto& [launcher, kept] : of_launcher_)
+      if (kept == path) return path;
+    return "";
+  }
+  void drop(const std::string& path) {
+    std::erase_if(of_launcher_, [&](const auto& kept) { return kept.second == path; });
+  }
+
+ private:
+  using Times = std::map<std::string, std::filesystem::file_time_type>;
+  Times times() const {
+    Times out;
+    std::error_code error;
+    for (std::filesystem::directory_iterator it(folder_, error), end; !error && it != end;
+         it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      if (!name.starts_with("plan-") || !name.ends_with("-ranks.json")) continue;
+      std::error_code gone;
+      const auto time = it->last_write_time(gone);
+      if (!gone) out[it->path().string()] = time;
+    }
+    return out;
+  }
+  std::string folder_;
+  Times before_;
+  std::map<Words, std::string> of_launcher_;
+};
+
+/// The flags whose choice a plan has made.
+std::set<std::string> planned_flags() {
+  std::set<std::string> out;
+  each_option_row([&](const OptionRow& row) {
+    if (row.use & kPlanned) out.insert(row.flag);
+  });
+  return out;
+}
 
 std::vector<std::string> words_of_child(const Arguments& args, const Start& start, bool again) {
   std::set<std::string> own = {"--restarts", "--mpirun"};
   own.insert(start.left_out.begin(), start.left_out.end());
+  if (!start.plan.empty()) own.merge(planned_flags());
   const bool resumes = again && has_checkpoint(args.train.checkpoint);
   if (resumes) own.insert("--resume");
   std::vector<std::string> out = start.launcher;
   out.push_back(own_program());
   const std::vector<std::string> words = words_without(args, own);
   out.insert(out.end(), words.begin(), words.end());
+  if (!start.plan.empty()) out.insert(out.end(), {"--plan", start.plan});
   if (resumes) out.emplace_back("--resume");
   return out;
 }
@@ -88,7 +153,7 @@ std::string listed(const std::vector<std::string>& names) {
 std::optional<Start> start_on_those_left(const Arguments& args, const HostList& all,
                                          const std::string& folder) {
   constexpr double kPatience = 60;  // s for a host to answer: a busy one takes its time
-  Start out{all.words(), {}, ""};
+  Start out{.launcher = all.words(), .ranks = all.ranks()};
   const std::vector<std::string> hosts = all.hosts();
   if (hosts.empty()) return out;
   const std::vector<std::string> silent = all.silent(kPatience, folder);
@@ -101,6 +166,7 @@ std::optional<Start> start_on_those_left(const Arguments& args, const HostList& 
   }
   const HostList left = all.without(silent, folder);
   out.launcher = left.words();
+  out.ranks = left.ranks();
   if (left.ranks() > 0)
     out.said = " on " + std::to_string(left.ranks()) + (left.ranks() == 1 ? " rank" : " ranks");
   out.said += ", for " + listed(silent) + verb;
@@ -180,6 +246,17 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
   }
 }
 
+void tell_of_restart(const Arguments& args, const Start& start, int status, int64_t again) {
+  const std::string& folder = args.train.checkpoint;
+  const std::string from = has_checkpoint(folder)
+                               ? "from the newest checkpoint of " + folder
+                               : "from its beginning, for there is no checkpoint yet";
+  const std::string plan = start.plan.empty() ? "" : ", by the plan " + start.plan;
+  std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld%s, %s%s\n",
+               status, static_cast<long long>(again), static_cast<long long>(*args.restarts),
+               start.said.c_str(), from.c_str(), plan.c_str());
+}
+
 }  // namespace
 
 int run_with_restarts(const Arguments& args) {
@@ -199,21 +276,24 @@ int run_with_restarts(const Arguments& args) {
   const TemporaryFolder folder;
   const HostList hosts(args.mpirun.empty() ? std::vector<std::string>()
                                            : launcher_words(args.mpirun));
-  std::optional<Start> start = Start{hosts.words(), {}, ""};
+  KeptPlans plans(args.train.checkpoint);
+  std::optional<Start> start = Start{.launcher = hosts.words(), .ranks = hosts.ranks()};
   for (int64_t again = 0;; ++again) {
+    plans.before_start();
     const Ended ended = run_once(words_of_child(args, *start, again > 0), signals);
-    const bool final = ended.status == 0 || ended.status == 2 || ended.status == kStopped[0] ||
-                       ended.status == kStopped[1];
+    // A machine that has less memory than it had refuses the plan, not the call.
+    const bool plan_refused = ended.status == 2 && !start->plan.empty();
+    const bool final = ended.status == 0 || (ended.status == 2 && !plan_refused) ||
+                       ended.status == kStopped[0] || ended.status == kStopped[1];
     if (final || ended.stopped || again == *args.restarts) return ended.status;
+    plans.after(*start);
+    if (plan_refused) plans.drop(start->plan);
     start = start_on_those_left(args, hosts, folder.path());
     if (const int signal = signals.asked_to_end(); signal != 0) return 128 + signal;
     if (!start) return ended.status;
-    std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld%s, %s\n",
-                 ended.status, static_cast<long long>(again + 1),
-                 static_cast<long long>(*args.restarts), start->said.c_str(),
-                 has_checkpoint(args.train.checkpoint)
-                     ? ("from the newest checkpoint of " + args.train.checkpoint).c_str()
-                     : "from its beginning, for there is no checkpoint yet");
+    if (!is_given(args, "--plan") || start->left_out.count("--plan"))
+      start->plan = plans.of(*start);
+    tell_of_restart(args, *start, ended.status, again + 1);
   }
 }
 

@@ -100,19 +100,24 @@ TEST_F(OnnxImageImport, ResolvesAutoPad) {
   }
 }
 
-/// PyTorch's newer exporter writes a bias of zeros where the module has none.
+/// PyTorch's newer exporter writes a bias of zeros where the module has none, of Conv3d as [O, 2].
 TEST_F(OnnxImageImport, LeavesABiasOfZerosOut) {
-  for (const float value : {0.0F, 0.5F}) {
+  const auto model = [](float value, const std::vector<int64_t>& shape) {
     ModelBuilder b(17);
     b.input("x", {1, 2, 4, 4});
     b.floats("w", {3, 2, 1, 1}, ramp(6));
     b.floats("value", {1}, {value});
-    b.ints("shape", {3});
+    b.ints("shape", shape);
     b.node("Expand", {"value", "shape"}, {"bias"});
     b.node("Conv", {"x", "w", "bias"}, {"y"});
     b.output("y");
-    EXPECT_EQ(count(import(b), "add"), value == 0 ? 0 : 1);
-  }
+    return b;
+  };
+  EXPECT_EQ(count(import(model(0, {3})), "add"), 0);
+  EXPECT_EQ(count(import(model(0, {3, 2})), "add"), 0);
+  EXPECT_EQ(count(import(model(0.5F, {3})), "add"), 1);
+  expect_refusal(model(0.5F, {3, 2}),
+                 "bias is f32[3, 2], wanted one number for each of 3 channels");
 }
 
 TEST_F(OnnxImageImport, RefusesOtherImages) {

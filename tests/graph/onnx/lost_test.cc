@@ -360,6 +360,32 @@ TEST_F(LostImport, AVectorThatWasGivenDimsTrainsAsItself) {
   EXPECT_NE(refusal(scaled_by("expand")).find("repeats its numbers"), std::string::npos);
 }
 
+/// A weight of which an optimiser computed the standardisation ahead: its last step moved numbers,
+/// and no name says what the steps before it were.
+TEST_F(LostImport, AStandardisedWeightIsNotTrainedInItsPlace) {
+  const auto reads = [&](const std::vector<float>& numbers) {
+    ModelBuilder b;
+    b.model.set_producer_name("pytorch");
+    b.input("x", {2, 4});
+    auto& stored = b.floats("view_1", {2, 4}, numbers);
+    testing::add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from",
+                          "['getitem', 'view', 'weight', 'val_0']");
+    testing::set_int(b.node("Gemm", {"x", "view_1"}, {"y"}), "transB", 1);
+    b.output("y", {2, 2});
+    testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                          "\n# inputs\np_weight: PARAMETER target='weight'\nx: USER_INPUT\n\n# "
+                          "outputs\ny: USER_OUTPUT\n");
+    return b;
+  };
+  EXPECT_NE(
+      refusal(reads({1.2F, -1.2F, 0.75F, -0.75F, 1.3F, -1.3F, 0.55F, -0.55F}))
+          .find("'view_1' (f32[2, 4]) was computed by the exporter from 'weight' by arithmetic"),
+      std::string::npos);
+  EXPECT_EQ(refusal(reads({1.2F, -1.1F, 0.75F, -0.75F, 1.3F, -1.3F, 0.55F, -0.55F}))
+                .find("by arithmetic"),
+            std::string::npos);
+}
+
 /// y of two dropouts of x that were merged; `made`: what lies between.
 ModelBuilder merged_dropouts(bool relu_between) {
   ModelBuilder b;

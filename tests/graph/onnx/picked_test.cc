@@ -154,6 +154,128 @@ TEST_F(Picked, RowsGoBackToWhereTheyWere) {
   }
 }
 
+/// y[mask] = 10 x[mask] as PyTorch's newer exporter writes it: the rows' shape has the sum of the
+/// mask in it, and positions are those of elements.
+ModelBuilder assigned(const std::string& value) {
+  ModelBuilder b(18);
+  b.input("x", {4, 2});
+  b.input("mask", {4}, kBool);
+  b.floats("ten", {1}, {10});
+  b.ints("back", {-1});
+  b.ints("width", {2});
+  b.ints("wide", {4, 2});
+  b.node("NonZero", {"mask"}, {"positions"});
+  b.node("Transpose", {"positions"}, {"tuples"});
+  b.node("GatherND", {"x", "tuples"}, {"rows"});
+  b.node("Mul", {"rows", "ten"}, {"tens"});
+  b.node("Unsqueeze", {"mask", "back"}, {"column"});
+  b.node("Expand", {"column", "wide"}, {"elements"});
+  b.node("NonZero", {"elements"}, {"places"});
+  b.node("Transpose", {"places"}, {"pairs"});
+  set_int(b.node("Cast", {"mask"}, {"ones"}), "to", kInt64);
+  b.ints("first", {0});
+  b.node("ReduceSum", {"ones", "first"}, {"count"});
+  set_int(b.node("Concat", {"count", "width"}, {"shape"}), "axis", 0);
+  b.node("Expand", {value, "shape"}, {"values"});
+  b.node("Reshape", {"values", "back"}, {"flat"});
+  b.node("ScatterND", {"x", "pairs", "flat"}, {"y"});
+  b.output("y", {4, 2});
+  return b;
+}
+
+TEST_F(Picked, TheSumOfAMaskCountsItsRows) {
+  const NamedTensors some = feeds({1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 1, 0});
+  EXPECT_EQ(evaluate_graph(import(assigned("tens")), some).at(0).to_ints(),
+            (std::vector<int64_t>{1, 2, 30, 40, 50, 60, 7, 8}));
+  EXPECT_EQ(evaluate_graph(import(assigned("ten")), some).at(0).to_ints(),
+            (std::vector<int64_t>{1, 2, 10, 10, 10, 10, 7, 8}));
+}
+
+/// The positions of elements, where the mask is of dims before them, are those of its rows, each
+/// repeated along two dims.
+TEST_F(Picked, RowsOfSeveralDimsGoBack) {
+  ModelBuilder b(18);
+  b.input("x", {3, 2, 2});
+  b.input("mask", {3}, kBool);
+  b.floats("ten", {1}, {10});
+  b.ints("back", {-1});
+  b.ints("beside", {1, 2});
+  b.ints("whole", {3, 2, 2});
+  b.node("NonZero", {"mask"}, {"positions"});
+  b.node("Transpose", {"positions"}, {"tuples"});
+  b.node("GatherND", {"x", "tuples"}, {"rows"});
+  b.node("Mul", {"rows", "ten"}, {"tens"});
+  b.node("Unsqueeze", {"mask", "beside"}, {"column"});
+  b.node("Expand", {"column", "whole"}, {"elements"});
+  b.node("NonZero", {"elements"}, {"places"});
+  b.node("Transpose", {"places"}, {"triples"});
+  b.node("Reshape", {"tens", "back"}, {"flat"});
+  b.node("ScatterND", {"x", "triples", "flat"}, {"y"});
+  b.output("y", {3, 2, 2});
+  Tensor mask({DType::boolean, {3}});
+  mask.as<uint8_t>()[0] = 0, mask.as<uint8_t>()[1] = 1, mask.as<uint8_t>()[2] = 0;
+  const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  const NamedTensors some = {{"x", Tensor::from(Shape{3, 2, 2}, x, DType::f32)}, {"mask", mask}};
+  EXPECT_EQ(evaluate_graph(import(b), some).at(0).to_ints(),
+            (std::vector<int64_t>{1, 2, 3, 4, 50, 60, 70, 80, 9, 10, 11, 12}));
+}
+
+/// masked_scatter: the first picked element gets the source's first, and so on. A source that is
+/// too short makes NaN.
+TEST_F(Picked, ASourceFillsWhatAMaskPicks) {
+  for (const int64_t length : {2, 3}) {
+    ModelBuilder b = picking();
+    b.input("source", {length, 2});
+    b.node("Shape", {"rows"}, {"shape"});
+    b.ints("zero", {0});
+    b.ints("one", {1});
+    b.node("Slice", {"shape", "zero", "one"}, {"count"});
+    b.node("Slice", {"source", "zero", "count"}, {"first"});
+    b.node("ScatterND", {"x", "tuples", "first"}, {"y"});
+    b.output("y", {4, 2});
+    NamedTensors some = feeds({1, 2, 3, 4, 5, 6, 7, 8}, {0, 1, 1, 0});
+    std::vector<float> source = {10, 20, 30, 40, 50, 60};
+    source.resize(static_cast<size_t>(length) * 2);
+    some.emplace("source", Tensor::from(Shape{length, 2}, source, DType::f32));
+    EXPECT_EQ(evaluate_graph(import(b), some).at(0).to_ints(),
+              (std::vector<int64_t>{1, 2, 10, 20, 30, 40, 7, 8}));
+    some.at("mask").as<uint8_t>()[3] = 1;
+    const Tensor y = evaluate_graph(import(b), some).at(0);
+    EXPECT_EQ(std::isnan(y.at(7)), length == 2) << length;
+    EXPECT_EQ(y.at(5), 40) << length;
+  }
+}
+
+/// Whether it is of rows or not, with other rows or a shape that counts them before it.
+TEST_F(Picked, OperandsBeyondAnOperatorsAreRefused) {
+  const std::vector<std::vector<std::string>> uses = {{"Relu", "rows", "x"},
+                                                      {"Relu", "rows", "rows"},
+                                                      {"Softmax", "rows", "x"},
+                                                      {"Softmax", "rows", "rows"},
+                                                      {"Shape", "x", "rows"},
+                                                      {"GatherND", "x", "tuples", "x"},
+                                                      {"Reshape", "rows", "back", "x"},
+                                                      {"ReduceSum", "rows", "zero", "x"},
+                                                      {"Neg", "shape", "x"},
+                                                      {"Add", "rows", "rows", "x"}};
+  for (const std::vector<std::string>& use : uses) {
+    ModelBuilder b = picking();
+    b.ints("back", {-1, 2});
+    b.ints("zero", {0});
+    b.node("Shape", {"rows"}, {"shape"});
+    b.node(use[0], {use.begin() + 1, use.end()}, {"made"});
+    set_int(b.node("Cast", {"made"}, {"floats"}), "to", kFloat);
+    set_int(b.node("ReduceSum", {"floats"}, {"y"}), "keepdims", 0);
+    b.output("y");
+    const std::string got = refusal(b);
+    const size_t last = use.size() - 2;
+    EXPECT_NE(got.find(str("input ", last, " '", use.back(), "' is one too many")),
+              std::string::npos)
+        << use[0] << ": " << got;
+    EXPECT_NE(got.find("node 4"), std::string::npos) << got;
+  }
+}
+
 /// Positions of so many elements are no constants; nothing is looked up by them where the mask is
 /// of all elements, nor kept.
 TEST_F(Picked, LargeMasksTakeNoConstants) {

@@ -2,6 +2,9 @@
 // they stand in.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
+#include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
@@ -12,6 +15,7 @@ namespace {
 
 using testing::kInt64;
 using testing::ModelBuilder;
+using testing::set_int;
 
 using Names = std::vector<std::string>;
 using Ints = std::vector<int64_t>;
@@ -244,6 +248,82 @@ TEST_F(OnnxSubgraphs, AnIfWithAKnownConditionIsItsBranch) {
   add_node(subgraph(node, "else_branch", {}, {"r"}), "Neg", {"x"}, {"r"});
   b.output("y", {2});
   EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({2}, {1, 2})}})[0].to_ints(), (Ints{-1, -2}));
+}
+
+/// y = sum(x) > 0 ? a(w x) : b(x), for `a` and `b` of one operand.
+ModelBuilder chosen(const std::string& a, const std::string& b, const std::string& of = "x") {
+  ModelBuilder m(18);
+  m.input("x", {2});
+  m.floats("w", {2}, {3, 3});
+  m.floats("zero", {1}, {0});
+  m.node("ReduceSum", {"x"}, {"sum"});
+  m.node("Greater", {"sum", "zero"}, {"positive"});
+  auto& node = m.node("If", {"positive"}, {"y"});
+  auto& then = subgraph(node, "then_branch", {}, {"r"});
+  add_node(then, "Mul", {"x", "w"}, {"scaled"});
+  add_node(then, a, {"scaled"}, {"r"});
+  add_node(subgraph(node, "else_branch", {}, {"s"}), b, {of}, {"s"});
+  set_int(m.node("ReduceSum", {"y"}, {"loss"}), "keepdims", 0);
+  m.output("loss");
+  return m;
+}
+
+/// The value, and the gradient of w's first number.
+std::pair<double, double> value_and_gradient(Graph graph, const std::vector<float>& x) {
+  const std::vector<ValueId> w = graph.with_role(Role::parameter);
+  const NamedTensors fed = {{"x", floats({2}, x)}};
+  const double value = evaluate_graph(graph, fed)[0].at(0);
+  const std::vector<ValueId> wanted = differentiate(graph, graph.loss, w);
+  return {value, evaluate_graph(graph, fed, std::vector{wanted[0]})[0].at(0)};
+}
+
+TEST_F(OnnxSubgraphs, AnIfOfDataChooses) {
+  const Graph graph = import(chosen("Neg", "Exp"));
+  const auto taken = value_and_gradient(graph, {1, 2});
+  EXPECT_EQ(taken.first, -9);
+  EXPECT_EQ(taken.second, -1);
+  const auto other = value_and_gradient(graph, {-1, 0});
+  EXPECT_NEAR(other.first, std::exp(-1) + 1, 1e-6);
+  EXPECT_EQ(other.second, 0);
+}
+
+/// The root of w x has no gradient at 0 and no value below it: neither reaches w where the other
+/// branch is taken.
+TEST_F(OnnxSubgraphs, TheBranchThatIsNotTakenReachesNothing) {
+  const Graph graph = import(chosen("Sqrt", "Neg"));
+  const auto other = value_and_gradient(graph, {0, -4});
+  EXPECT_EQ(other.first, 4);
+  EXPECT_EQ(other.second, 0);
+  const auto taken = value_and_gradient(graph, {3, 12});
+  EXPECT_EQ(taken.first, 9);
+  EXPECT_EQ(taken.second, 0.5);  // x / (2 sqrt(w x))
+}
+
+TEST_F(OnnxSubgraphs, AnIfOfDataWithOtherShapesIsRefused) {
+  const std::string got = refusal(chosen("Neg", "Neg", "sum"));
+  EXPECT_NE(got.find("op If (opset 18): its condition depends on data, and result 'y' is f32[2] of "
+                     "one branch and f32[1] of the other; compute both branches"),
+            std::string::npos)
+      << got;
+}
+
+TEST_F(OnnxSubgraphs, RunningAveragesInABranchOfDataAreRefused) {
+  ModelBuilder b(18);
+  b.input("x", {3, 2});
+  b.floats("zero", {1}, {0});
+  for (const char* name : {"scale", "shift", "mean", "variance"}) b.floats(name, {2}, {1, 1});
+  b.node("ReduceSum", {"x"}, {"sum"});
+  b.node("Squeeze", {"sum"}, {"number"});
+  b.node("Greater", {"number", "zero"}, {"positive"});
+  auto& node = b.node("If", {"positive"}, {"y"});
+  auto& normalised = add_node(subgraph(node, "then_branch", {}, {"r"}), "BatchNormalization",
+                              {"x", "scale", "shift", "mean", "variance"}, {"r", "m", "v"});
+  set_int(normalised, "training_mode", 1);
+  add_node(subgraph(node, "else_branch", {}, {"s"}), "Neg", {"x"}, {"s"});
+  set_int(b.node("ReduceSum", {"y"}, {"loss"}), "keepdims", 0);
+  b.output("loss");
+  const std::string got = refusal(b);
+  EXPECT_NE(got.find("a branch moves running averages"), std::string::npos) << got;
 }
 
 }  // namespace

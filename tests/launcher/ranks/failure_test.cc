@@ -5,6 +5,7 @@
 
 #include "models/onnx_writer.h"
 #include "tests/launcher/command.h"
+#include "tests/support/sanitizer.h"
 
 namespace shardrun::test {
 namespace {
@@ -485,8 +486,8 @@ TEST_F(Failures, ARankThatIsKilledEndsTheJob) {
   EXPECT_EQ(run.out.find("nobody to kill"), std::string::npos) << describe(run);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which want terabytes
 TEST_F(Failures, ThreadsThatCannotBeStarted) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
   for (const std::string command : {"", "verify "}) {
     const Outcome run = at_->sh("ulimit -v 900000\n" +
                                 Workspace::line(threads(150), command + "gpt.onnx --planner dp"));
@@ -496,7 +497,6 @@ TEST_F(Failures, ThreadsThatCannotBeStarted) {
         << describe(run);
   }
 }
-#endif
 
 TEST_F(Failures, StartTimeoutsThatAreNone) {
   for (const std::string value : {"soon", "12abc", "-1", "nan", "''"}) {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/launcher/command.h"
+#include "tests/support/sanitizer.h"
 
 namespace shardrun::test {
 namespace {
@@ -79,6 +80,7 @@ class ProcessMemory : public testing::Test {
 
 /// The limit is the least that the run says it can do with: nothing is to spare.
 TEST_F(ProcessMemory, RunsMeetNoKiller) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
   for (const int ranks : {1, 2}) {
     const TrainingRun free = train(at_, mpi(ranks), job_);
     ASSERT_EQ(free.allocated.size(), static_cast<size_t>(ranks));
@@ -101,6 +103,7 @@ TEST_F(ProcessMemory, RunsMeetNoKiller) {
 }
 
 TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
   const Outcome none = at_.shardrun(mpi(2), job_ + " --memory 20MiB");
   EXPECT_EQ(none.status, 2) << describe(none);
   EXPECT_NE(message(none).find("--memory 20971520 is of a rank's whole process, which takes "),
@@ -114,6 +117,7 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
 
 /// Data that are unpacked into memory are the process's, too, and known before the arena.
 TEST_F(ProcessMemory, DataCount) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
   const Outcome made = at_.sh(
       "python3 -c 'import gzip, struct\n"
       "n = 120000\n"

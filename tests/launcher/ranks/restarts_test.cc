@@ -61,6 +61,70 @@ TEST_F(Restarts, LossesAreThoseOfAnUndisturbedRun) {
   EXPECT_NE(losses("m.jsonl"), "");
 }
 
+/// What the machine, or its description, becomes meanwhile changes no plan: the losses stay those
+/// of the first.
+TEST_F(Restarts, GoOnByThePlanOfTheFirstStart) {
+  const auto planned = [&](const std::string& cluster) {
+    const Outcome made = at_.shardrun("plan gpt.onnx --ranks 2 --batch 4 --mesh 2 --cluster " +
+                                      cluster + " -o plan.json");
+    EXPECT_EQ(made.status, 0) << describe(made);
+    return nlohmann::json::parse(at_.read("plan.json"));
+  };
+  const nlohmann::json first = planned("h100");
+  nlohmann::json smaller = first["cluster"];
+  smaller["memory_bytes"] = 120000;  // weights have to be cut
+  at_.write("smaller.json", smaller.dump());
+  const nlohmann::json second = planned("smaller.json");
+  ASSERT_NE(second["train"]["values"], first["train"]["values"]) << "there is nothing to keep";
+
+  at_.write("cluster.json", first["cluster"].dump());
+  const Outcome whole = at_.sh(call(
+      "--steps 100 --checkpoint whole --cluster cluster.json --metrics whole.jsonl --ranks 2"));
+  ASSERT_EQ(whole.status, 0) << describe(whole);
+  const Outcome run =
+      at_.sh("touch m.jsonl\n" +
+             call("--steps 100 --checkpoint c --restarts 3 --cluster cluster.json "
+                  "--metrics m.jsonl " +
+                  mpirun_) +
+             " & pid=$!\nuntil [ -s m.jsonl ] || ! kill -0 $pid; do sleep 0.02; done\n"
+             "cp smaller.json cluster.json\n" +
+             kill(30, 1) + "wait $pid\nexit $?\n");
+  EXPECT_EQ(run.status, 0) << describe(run);
+  EXPECT_NE(run.err.find("from the newest checkpoint of c, by the plan c/plan-2-ranks.json"),
+            std::string::npos)
+      << describe(run);
+  EXPECT_EQ(losses("m.jsonl"), losses("whole.jsonl")) << describe(run);
+  EXPECT_NE(losses("m.jsonl"), "");
+}
+
+/// One that an earlier job has left in the folder is not taken, nor is one that is refused.
+TEST_F(Restarts, PlansOfOthersAreNotTaken) {
+  at_.sh("mkdir c; echo '{}' > c/plan-2-ranks.json");
+  // The first start ends before it trains.
+  at_.write("once", "[ -e did ] && exec \"$@\"; touch did; exit 1\n");
+  const Outcome early =
+      at_.sh(call("--ranks 2 --steps 2 --checkpoint c --restarts 1 --mpirun 'sh once'"));
+  EXPECT_EQ(early.status, 0) << describe(early);
+  EXPECT_NE(early.err.find("restart 1 of 1, from its beginning"), std::string::npos)
+      << describe(early);
+  EXPECT_EQ(early.err.find("by the plan"), std::string::npos) << describe(early);
+  EXPECT_NE(at_.read("c/plan-2-ranks.json"), "{}\n");
+  // The plan is no plan any more when the run is started again.
+  const Outcome run = at_.sh(
+      "(until grep -q train d/plan-2-ranks.json; do sleep 0.005; done; echo '{}' > x; "
+      "mv x d/plan-2-ranks.json) & " +
+      call("--lr 1e30 --clip 0 --on-nan stop --ranks 2 --checkpoint d --restarts 2"));
+  EXPECT_EQ(run.status, 1) << describe(run);
+  EXPECT_NE(run.err.find("restart 1 of 2, from its beginning, for there is no checkpoint yet, by "
+                         "the plan d/plan-2-ranks.json"),
+            std::string::npos)
+      << describe(run);
+  EXPECT_NE(run.err.find("status 2; restart 2 of 2, from its beginning, for there is no checkpoint "
+                         "yet\n"),
+            std::string::npos)
+      << describe(run);
+}
+
 /// A run that fails each time does so once more than it is started again; a wrong call once.
 TEST_F(Restarts, AreCounted) {
   const Outcome run =

@@ -50,8 +50,14 @@ TEST_F(Operators, OfRowsThatAMaskPicks) {
 
 /// They may go back to where they came from: experts that look for their tokens do so.
 TEST_F(Operators, OfRowsThatGoBack) {
-  expect_pytorchs({"sought.dynamo", "sought.legacy", "assigned.legacy"});
+  expect_pytorchs({"sought.dynamo", "sought.legacy", "assigned.legacy", "assigned.dynamo",
+                   "put_back_by_sign.dynamo", "put_back_samples.dynamo", "put_back_samples.legacy",
+                   "put_back_features.dynamo", "put_back_token.dynamo"});
 }
+
+/// A condition that depends on data: both branches are computed, and only the one that is taken
+/// counts.
+TEST_F(Operators, OfBranches) { expect_pytorchs({"chosen_cond.dynamo", "chosen_script.legacy"}); }
 
 TEST_F(Operators, OfBagsWhoseOffsetsAreData) {
   expect_pytorchs({"bag_mean.dynamo", "bag_mean.legacy", "bag_max.legacy", "bag_weighted.legacy",
@@ -85,8 +91,9 @@ TEST_F(Operators, ThatAreRefusedSayWhatToDo) {
 
 /// Two processes of mpirun, whose shares hold other numbers of picked rows.
 TEST_F(Operators, OnTwoRanksHaveTheSameLosses) {
-  for (const std::string model : {"picked_head.legacy", "sought.legacy", "dlrm_bags.legacy",
-                                  "grid_bilinear_reflection.legacy"}) {
+  for (const std::string model :
+       {"picked_head.legacy", "sought.legacy", "dlrm_bags.legacy",
+        "grid_bilinear_reflection.legacy", "put_back_features.dynamo", "chosen_cond.dynamo"}) {
     const bool bags = model.starts_with("dlrm");
     const TrainingRun two = trained(model, mpi(2), bags ? " --planner fsdp" : " --planner dp");
     expect_pytorchs(model, two);

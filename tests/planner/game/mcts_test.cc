@@ -219,6 +219,20 @@ TEST(Mcts, NamesTheTactics) {
   EXPECT_LE(plan.seconds, report.found_seconds * (1 + 1e-9));
 }
 
+/// The integer program begins with what descents found, so it never ends above that, even where it
+/// has no time of its own.
+TEST(Mcts, TheProgramIsNeverAboveDescents) {
+  for (double seconds : {1e-6, 10.0}) {
+    PlanOptions options;
+    options.planner = "mcts";
+    options.solve_seconds = seconds;
+    PlanReport report;
+    (void)plan_shardings(gpt(), Mesh::parse("2x2x2"), host_cluster(), options, testing::rules(),
+                         &report);
+    EXPECT_LE(report.cost, report.descended_seconds * (1 + 1e-9)) << seconds << " s";
+  }
+}
+
 /// What tactics say holds, and the search goes on from there.
 TEST(Mcts, GoesOnFromTactics) {
   PlanOptions options;

@@ -1,5 +1,5 @@
 // Forests of a factored problem, chosen anew one after the other.
-#include "planner/game/tree_descent.h"
+#include "planner/solver/descent/tree_descent.h"
 
 #include <algorithm>
 #include <map>

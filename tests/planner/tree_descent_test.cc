@@ -1,5 +1,5 @@
 // Descents by trees: exact where the problem is one, never worse than what they begin with.
-#include "planner/game/tree_descent.h"
+#include "planner/solver/descent/tree_descent.h"
 
 #include <gtest/gtest.h>
 

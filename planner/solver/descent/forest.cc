@@ -1,5 +1,5 @@
 // Growing a forest by union-find, and rooting its trees.
-#include "planner/solver/forest.h"
+#include "planner/solver/descent/forest.h"
 
 #include <algorithm>
 #include <utility>

@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "planner/solver/descent/forest.h"
 #include "planner/solver/factored_problem.h"
-#include "planner/solver/forest.h"
 
 namespace shardrun {
 
