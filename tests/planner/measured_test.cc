@@ -238,6 +238,18 @@ TEST(TileCost, ProductsComeInWavesOfTiles) {
   EXPECT_DOUBLE_EQ(product_seconds(product(1100, 100, 1000), DType::f32, without), 0.022);
 }
 
+/// What was measured of products has their tiles in it. Without a measurement tiles count.
+TEST(TileCost, MeasuredProductsGoBeforeTiles) {
+  Cluster cluster = tiled_cluster();
+  const std::vector<TensorType> in = {{DType::f32, {1000, 1000}}, {DType::f32, {1000, 1000}}};
+  const std::vector<TensorType> out = {{DType::f32, {1000, 1000}}};
+  EXPECT_NEAR(kernel_seconds(matmul("mk,kn->mn"), in, out, cluster), 0.2, 1e-4);
+  MeasuredKernels k;
+  k.grids[{"matmul", "nn", DType::f32}] = {{{{1000}, {1000}, {1000}}}, {0.3}};
+  cluster.measured.kernels = {k};
+  EXPECT_DOUBLE_EQ(kernel_seconds(matmul("mk,kn->mn"), in, out, cluster), 0.3);
+}
+
 /// A large product reaches what is published, a small one does not, and more is never quicker.
 TEST(TileCost, OfAnA100) {
   const Cluster a100 = builtin_cluster("a100-80");

@@ -97,6 +97,23 @@ void price_unfused(const Step& step, const Program& program, const Cluster& clus
   if (q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow) work.launches += kPlainSoftmaxLaunches;
 }
 
+/// The seconds of the loss where each of its kernels takes the logits through memory. In parts, the
+/// maximum before and the quotient behind keep their prices: they are of tokens, or one pass.
+void price_unfused_loss(const Step& step, const Program& program, const Cluster& cluster,
+                        StepWork& work) {
+  const std::string& op = step.node.op;
+  const bool both = op == "cross_entropy_and_grad", grad = op == "cross_entropy_grad";
+  const bool forward = op == "cross_entropy" || op == "cross_entropy_sums" || both;
+  if (!forward && !grad) return;
+  const TensorType logits = type_of(program, step.in[both || grad ? 1 : 0]);
+  const double bytes = (forward ? kLossBytes : 0) + (both || grad ? kLossBackwardBytes : 0);
+  const double kernels = (forward ? kLossKernels : 0) + (both || grad ? kLossBackwardKernels : 0);
+  work.products = 0;
+  work.seconds =
+      bytes * static_cast<double>(element_count(logits.shape)) / cluster.memory_bandwidth.value() +
+      kernels * cluster.kernel_latency;
+}
+
 /// What the host asks for where nothing is fused with a product but what is assumed otherwise.
 int launches_of(const Step& step, bool eager) {
   if (!eager || step.kind != Step::Kind::kernel || !has_post_ops(step.node.op)) return 1;
@@ -165,8 +182,11 @@ std::vector<std::string> assumption_names() { return {"megatron"}; }
 Assumptions assumptions_named(const std::string& name) {
   if (name.empty()) return {};
   SR_REQUIRE(name == "megatron", invalid_input, "--assume is '", name, "', wanted megatron");
-  return {
-      .recompute_layers = true, .unfused_attention = true, .half_gradients = true, .eager = true};
+  return {.recompute_layers = true,
+          .unfused_attention = true,
+          .unfused_loss = true,
+          .half_gradients = true,
+          .eager = true};
 }
 
 ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster,
@@ -194,6 +214,7 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
       price_unfused(step, program, cluster, work);
     } else if (step.kind == Step::Kind::kernel) {
       work.products = arithmetic_of(step, program, cluster, work.seconds);
+      if (assumed.unfused_loss) price_unfused_loss(step, program, cluster, work);
     }
     out.steps.push_back(std::move(work));
   }

@@ -21,6 +21,9 @@ struct Assumptions {
   /// Attention as its products over all pairs, with passes over the scores in two bytes between
   /// them: mask, softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
   bool unfused_attention = false;
+  /// The loss of tokens kernel by kernel, each of which takes the logits through memory in f32
+  /// (kLossBytes, kLossBackwardBytes).
+  bool unfused_loss = false;
   /// f32 gradients are reduced in two bytes, and all of them in one call.
   bool half_gradients = false;
   /// The host asks for each kernel of a micro-batch, and for each op that is fused with a product,
@@ -34,6 +37,13 @@ struct Assumptions {
 inline constexpr double kForwardPasses = 8, kBackwardPasses = 10;
 /// Those of mask, softmax and dropout, which are no products.
 inline constexpr double kScoreKernels = 3;
+
+/// Of the loss, bytes through memory for each logit, and kernels. Forward it is converted to f32
+/// (6) and its maximum taken (4); the maximum is subtracted (8), the exponential taken (8), summed
+/// (4) and divided by the sum (8). Backward that is multiplied (8) and converted back (6). Source:
+/// Megatron-LM's megatron/mpu/cross_entropy.py.
+inline constexpr double kLossBytes = 38, kLossKernels = 6;
+inline constexpr double kLossBackwardBytes = 14, kLossBackwardKernels = 2;
 
 std::vector<std::string> assumption_names();
 /// "": none of them; "megatron": all. Throws invalid_input.

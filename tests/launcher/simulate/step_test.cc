@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "shardrun/bench.h"
@@ -33,24 +34,28 @@ class SimulatedSteps : public testing::Test {
   };
 
   /// On `cluster` with `planner` on `mesh`, K micro-batches. Equal plans are made once.
+  const ModelAndPlan& planned(const std::string& cluster, const std::string& planner,
+                              const std::string& mesh, int micro_batches, int stages) {
+    const std::string key =
+        cluster + planner + mesh + std::to_string(micro_batches) + "," + std::to_string(stages);
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second;
+    ModelOptions options;
+    options.batch = 8, options.accumulate = micro_batches, options.dtype = "bf16";
+    Model model = load_model(world_, path_, options);
+    PlanRequest wanted;
+    wanted.mesh = mesh, wanted.planner = planner, wanted.cluster = cluster;
+    wanted.ranks = mesh_ranks(mesh) * stages;
+    wanted.with_evaluation = false;
+    wanted = request_of_stage(world_, wanted, stages);
+    TrainingPlan plan = make_plan(world_, model, wanted);
+    return plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first->second;
+  }
+
   Outcome simulated(const std::string& cluster, const std::string& planner, const std::string& mesh,
                     int micro_batches, const SimulateRequest& request) {
-    const std::string key = cluster + planner + mesh + std::to_string(micro_batches) + "," +
-                            std::to_string(request.stages);
-    auto found = plans_.find(key);
-    if (found == plans_.end()) {
-      ModelOptions options;
-      options.batch = 8, options.accumulate = micro_batches, options.dtype = "bf16";
-      Model model = load_model(world_, path_, options);
-      PlanRequest wanted;
-      wanted.mesh = mesh, wanted.planner = planner, wanted.cluster = cluster;
-      wanted.ranks = mesh_ranks(mesh) * request.stages;
-      wanted.with_evaluation = false;
-      wanted = request_of_stage(world_, wanted, request.stages);
-      TrainingPlan plan = make_plan(world_, model, wanted);
-      found = plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first;
-    }
-    const auto& [model, plan, tried] = found->second;
+    const auto& [model, plan, tried] =
+        planned(cluster, planner, mesh, micro_batches, request.stages);
     Outcome out;
     out.report = simulate(world_, model, plan, request);
     out.json = Json::parse(out.report.json);
@@ -196,6 +201,127 @@ TEST_F(SimulatedSteps, OthersRunsTakeLonger) {
   request.constants.dispatch_us = 1000;  // the host alone takes that many launches
   const Outcome eager = simulated("a100-80", "megatron", "4", 1, request);
   EXPECT_GT(eager.report.seconds, 0.1);
+}
+
+/// The host of such a run asks for one pass after the other, and begins none before all kernels of
+/// the pass before have ended. Ours asks ahead.
+TEST_F(SimulatedSteps, OthersHostWaitsForThePassBefore) {
+  SimulateRequest request;
+  request.assume = "megatron";
+  request.constants.dispatch_us = 1;  // less than any kernel takes
+  const int micro_batches = 3;
+  const Outcome out = simulated("a100-80", "auto", "1", micro_batches, request);
+  struct Span {
+    double begin, end;
+  };
+  std::vector<Span> launches, kernels;
+  for (const Json& event : Json::parse(out.report.trace)["traceEvents"]) {
+    if (event["ph"] != "X" || !event["args"].contains("micro_batch")) continue;
+    const Span span = {event["ts"], event["ts"].get<double>() + event["dur"].get<double>()};
+    if (event["name"] == "launch") launches.push_back(span);
+    if (event["cat"] == "kernel") kernels.push_back(span);
+  }
+  constexpr double kRounded = 1e-2;  // microseconds
+  int passes = 1;
+  ASSERT_FALSE(launches.empty());
+  for (size_t l = 1; l < launches.size(); ++l) {
+    const double now = launches[l].begin;
+    if (now <= launches[l - 1].end + kRounded) continue;
+    ++passes;
+    for (const Span& kernel : kernels)
+      EXPECT_TRUE(kernel.begin >= now - kRounded || kernel.end <= now + kRounded) << now;
+  }
+  EXPECT_EQ(passes, 2 * micro_batches);
+}
+
+/// Attention that is not fused, on devices whose figures are round: passes over the scores, which
+/// products make along with their arithmetic, in tiles where the cluster has them.
+TEST(UnfusedAttention, TakesItsProductsAndPassesOverScores) {
+  World world = World::threads(1);
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("unfused_" + std::to_string(::getpid()))).string();
+  GptModel gpt;
+  gpt.layers = 1, gpt.hidden = 128, gpt.heads = 4, gpt.vocab = 256, gpt.context = 64;
+  gpt.weights = false;
+  write_gpt(gpt, path + ".onnx");
+  ModelOptions options;
+  options.batch = 8, options.dtype = "bf16";
+  const Model model = load_model(world, path + ".onnx", options);
+  const double scores = 8 * 4 * 64 * 64, flops = 2 * scores * 32, latency = 1e-6;
+  Json figures = {{"name", "round"},
+                  {"nodes", 1},
+                  {"devices", 1},
+                  {"memory_bytes", 1e12},
+                  {"kernel_latency", latency},
+                  {"within", {{"bandwidth", 1e9}, {"latency", 0}}},
+                  {"collectives", "apart"},
+                  {"sources", Json::object()}};
+  /// By op: seconds of all events of it, which are `count`.
+  const auto seconds = [&](double rate, double bandwidth, const char* op, size_t count) {
+    figures["flops"] = {{"f32", {{"peak", rate}}}, {"bf16", {{"peak", rate}}}};
+    figures["memory_bandwidth"] = {{"peak", bandwidth}};
+    std::ofstream(path + ".json") << figures;
+    PlanRequest wanted;
+    wanted.mesh = "1", wanted.ranks = 1, wanted.cluster = path + ".json";
+    wanted.with_evaluation = false;
+    const TrainingPlan plan = make_plan(world, model, wanted);
+    SimulateRequest request;
+    request.assume = "megatron", request.host = false;
+    std::vector<double> found;
+    for (const Json& event :
+         Json::parse(simulate(world, model, plan, request).trace)["traceEvents"]) {
+      if (event["ph"] == "X" && event["args"].value("op", "") == op)
+        found.push_back(event["dur"].get<double>() * 1e-6);
+    }
+    EXPECT_EQ(found.size(), count) << op;
+    return found.empty() ? 0 : found.back();
+  };
+  // The forward pass has two products and six passes besides, and runs again before the backward
+  // pass, which has four and six. Three kernels in each are no products.
+  struct Of {
+    const char* op;
+    size_t count;
+    double products, passes;
+  };
+  for (const Of& of : {Of{"attention", 2, 2, 6}, Of{"attention_grad", 1, 4, 6}}) {
+    const double launched = (of.products + 3) * latency;
+    figures.erase("tiles");
+    EXPECT_NEAR(seconds(1e18, 1e9, of.op, of.count),
+                (of.products + of.passes) * 2 * scores / 1e9 + launched, 2e-9);
+    EXPECT_NEAR(seconds(1e9, 1e18, of.op, of.count), of.products * flops / 1e9 + launched, 2e-9);
+    EXPECT_NEAR(seconds(1e10, 1e9, of.op, of.count),
+                of.products * flops / 1e10 + of.passes * 2 * scores / 1e9 + launched, 2e-9);
+    // 32 tiles are two waves of 20, of which the second is not full. Queries with keys fill theirs,
+    // and so do the gradients of probabilities. A result of 32 columns fills half of each.
+    figures["tiles"] = {{"multiprocessors", 20},
+                        {"shapes", Json::array({{64, 64}})},
+                        {"cache_bandwidth", {{"peak", 1e18}}},
+                        {"latency", 0}};
+    EXPECT_NEAR(seconds(1e9, 1e18, of.op, of.count),
+                (1.25 + 2.5 * (of.products - 1)) * flops / 1e9 + launched, 2e-9);
+  }
+  std::filesystem::remove(path + ".onnx");
+  std::filesystem::remove(path + ".json");
+}
+
+/// Of steps with many micro-batches the first are simulated, and the rest is as many times what the
+/// last of these took. That is the whole simulated step.
+TEST_F(SimulatedSteps, OfManyMicroBatchesRepeatThemselves) {
+  const int many = 24;
+  for (const char* assume : {"", "megatron"}) {
+    for (int stages : {1, 2, 4}) {
+      SimulateRequest request;
+      request.stages = stages, request.assume = assume;
+      for (double dispatch : {0.1, 30.0}) {  // kernels take longer, or the host
+        request.constants.dispatch_us = dispatch;
+        const double whole = simulated("a100-80", "dp", "2", many, request).report.seconds;
+        const ModelAndPlan& of = planned("a100-80", "dp", "2", 2, stages);
+        Resimulation again(world_, of.model, of.plan, request);
+        EXPECT_NEAR(again.seconds(request.constants, many), whole, 1e-9 * whole)
+            << assume << stages << " " << dispatch;
+      }
+    }
+  }
 }
 
 TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
