@@ -85,8 +85,14 @@ void price_unfused(const Step& step, const Program& program, const Cluster& clus
   const Shape &q = in[forward ? 0 : 1].shape, &v = in[forward ? 2 : 3].shape;
   const double pairs = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[2]);
   const double pass = kScoreBytes * pairs / cluster.memory_bandwidth.value();
-  double passes = forward ? kForwardPasses : kBackwardPasses;
-  work.products = 0, work.seconds = kScoreKernels * cluster.kernel_latency;
+  const bool plain = q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow;
+  double passes = forward ? kForwardPasses : kBackwardPasses, kernels = kScoreKernels;
+  if (plain) {
+    passes += forward ? kPlainForwardPasses : kPlainBackwardPasses;
+    kernels += kPlainSoftmaxLaunches;
+    work.launches += kPlainSoftmaxLaunches;
+  }
+  work.products = 0, work.seconds = kernels * cluster.kernel_latency;
   for (const MatmulWork& product : products_of(q, v, forward)) {
     const double arithmetic = product_seconds(product, in[0].dtype, cluster);
     work.products += arithmetic;
@@ -94,7 +100,6 @@ void price_unfused(const Step& step, const Program& program, const Cluster& clus
     passes -= 1;
   }
   work.seconds += passes * pass;
-  if (q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow) work.launches += kPlainSoftmaxLaunches;
 }
 
 /// The seconds of the loss where each of its kernels takes the logits through memory. In parts, the

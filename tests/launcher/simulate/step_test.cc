@@ -215,7 +215,8 @@ TEST_F(SimulatedSteps, OthersHostWaitsForThePassBefore) {
     double begin, end;
   };
   std::vector<Span> launches, kernels;
-  for (const Json& event : Json::parse(out.report.trace)["traceEvents"]) {
+  const Json trace = Json::parse(out.report.trace);
+  for (const Json& event : trace["traceEvents"]) {
     if (event["ph"] != "X" || !event["args"].contains("micro_batch")) continue;
     const Span span = {event["ts"], event["ts"].get<double>() + event["dur"].get<double>()};
     if (event["name"] == "launch") launches.push_back(span);
@@ -234,74 +235,109 @@ TEST_F(SimulatedSteps, OthersHostWaitsForThePassBefore) {
   EXPECT_EQ(passes, 2 * micro_batches);
 }
 
-/// Attention that is not fused, on devices whose figures are round: passes over the scores, which
-/// products make along with their arithmetic, in tiles where the cluster has them.
-TEST(UnfusedAttention, TakesItsProductsAndPassesOverScores) {
-  World world = World::threads(1);
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("unfused_" + std::to_string(::getpid()))).string();
-  GptModel gpt;
-  gpt.layers = 1, gpt.hidden = 128, gpt.heads = 4, gpt.vocab = 256, gpt.context = 64;
-  gpt.weights = false;
-  write_gpt(gpt, path + ".onnx");
-  ModelOptions options;
-  options.batch = 8, options.dtype = "bf16";
-  const Model model = load_model(world, path + ".onnx", options);
-  const double scores = 8 * 4 * 64 * 64, flops = 2 * scores * 32, latency = 1e-6;
-  Json figures = {{"name", "round"},
-                  {"nodes", 1},
-                  {"devices", 1},
-                  {"memory_bytes", 1e12},
-                  {"kernel_latency", latency},
-                  {"within", {{"bandwidth", 1e9}, {"latency", 0}}},
-                  {"collectives", "apart"},
-                  {"sources", Json::object()}};
-  /// By op: seconds of all events of it, which are `count`.
-  const auto seconds = [&](double rate, double bandwidth, const char* op, size_t count) {
-    figures["flops"] = {{"f32", {{"peak", rate}}}, {"bf16", {{"peak", rate}}}};
-    figures["memory_bandwidth"] = {{"peak", bandwidth}};
-    std::ofstream(path + ".json") << figures;
+/// Events of ops by the time that they take, simulated as others run them, on one device whose
+/// figures are round.
+class OthersKernels : public testing::Test {
+ protected:
+  static constexpr double kLatency = 1e-6, kVocabulary = 256, kTokens = 64, kHidden = 128;
+
+  void SetUp() override {
+    figures_ = {{"name", "round"},
+                {"nodes", 1},
+                {"devices", 1},
+                {"memory_bytes", 1e12},
+                {"kernel_latency", kLatency},
+                {"within", {{"bandwidth", 1e9}, {"latency", 0}}},
+                {"collectives", "apart"}};
+  }
+  void TearDown() override {
+    std::filesystem::remove(path_ + ".onnx");
+    std::filesystem::remove(path_ + ".json");
+  }
+
+  void write(int heads) {
+    GptModel gpt;
+    gpt.layers = 1, gpt.hidden = static_cast<int>(kHidden), gpt.heads = heads;
+    gpt.vocab = static_cast<int>(kVocabulary), gpt.context = static_cast<int>(kTokens);
+    gpt.weights = false;
+    write_gpt(gpt, path_ + ".onnx");
+  }
+
+  /// Of each event whose op begins with `op`, seconds in order. FLOPs and bytes take `rate` and
+  /// `bandwidth`.
+  std::vector<double> seconds(const std::string& op, int batch, double rate, double bandwidth) {
+    figures_["flops"] = {{"f32", {{"peak", rate}}}, {"bf16", {{"peak", rate}}}};
+    figures_["memory_bandwidth"] = {{"peak", bandwidth}};
+    std::ofstream(path_ + ".json") << figures_;
+    ModelOptions options;
+    options.batch = batch, options.dtype = "bf16";
+    const Model model = load_model(world_, path_ + ".onnx", options);
     PlanRequest wanted;
-    wanted.mesh = "1", wanted.ranks = 1, wanted.cluster = path + ".json";
+    wanted.mesh = "1", wanted.ranks = 1, wanted.cluster = path_ + ".json";
     wanted.with_evaluation = false;
-    const TrainingPlan plan = make_plan(world, model, wanted);
+    const TrainingPlan plan = make_plan(world_, model, wanted);
     SimulateRequest request;
     request.assume = "megatron", request.host = false;
+    const Json trace = Json::parse(simulate(world_, model, plan, request).trace);
     std::vector<double> found;
-    for (const Json& event :
-         Json::parse(simulate(world, model, plan, request).trace)["traceEvents"]) {
-      if (event["ph"] == "X" && event["args"].value("op", "") == op)
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] == "X" && event["args"].value("op", "").starts_with(op))
         found.push_back(event["dur"].get<double>() * 1e-6);
     }
-    EXPECT_EQ(found.size(), count) << op;
-    return found.empty() ? 0 : found.back();
-  };
-  // The forward pass has two products and six passes besides, and runs again before the backward
-  // pass, which has four and six. Three kernels in each are no products.
-  struct Of {
-    const char* op;
-    size_t count;
-    double products, passes;
-  };
-  for (const Of& of : {Of{"attention", 2, 2, 6}, Of{"attention_grad", 1, 4, 6}}) {
-    const double launched = (of.products + 3) * latency;
-    figures.erase("tiles");
-    EXPECT_NEAR(seconds(1e18, 1e9, of.op, of.count),
-                (of.products + of.passes) * 2 * scores / 1e9 + launched, 2e-9);
-    EXPECT_NEAR(seconds(1e9, 1e18, of.op, of.count), of.products * flops / 1e9 + launched, 2e-9);
-    EXPECT_NEAR(seconds(1e10, 1e9, of.op, of.count),
-                of.products * flops / 1e10 + of.passes * 2 * scores / 1e9 + launched, 2e-9);
-    // 32 tiles are two waves of 20, of which the second is not full. Queries with keys fill theirs,
-    // and so do the gradients of probabilities. A result of 32 columns fills half of each.
-    figures["tiles"] = {{"multiprocessors", 20},
-                        {"shapes", Json::array({{64, 64}})},
-                        {"cache_bandwidth", {{"peak", 1e18}}},
-                        {"latency", 0}};
-    EXPECT_NEAR(seconds(1e9, 1e18, of.op, of.count),
-                (1.25 + 2.5 * (of.products - 1)) * flops / 1e9 + launched, 2e-9);
+    return found;
   }
-  std::filesystem::remove(path + ".onnx");
-  std::filesystem::remove(path + ".json");
+
+  World world_ = World::threads(1);
+  Json figures_;
+  std::string path_ =
+      (std::filesystem::temp_directory_path() / ("others_kernels_" + std::to_string(::getpid())))
+          .string();
+};
+
+/// Passes over the scores, which products make along with their arithmetic, in tiles where the
+/// cluster has them. Samples times heads that are no multiple of four have no kernel for softmax.
+TEST_F(OthersKernels, AttentionTakesItsProductsAndPassesOverScores) {
+  // The forward pass runs again before the backward pass.
+  for (const auto& [batch, heads, forward, backward, plain] :
+       {std::tuple(8, 4, 4.0, 4.5, 0), std::tuple(1, 2, 20.5, 22.5, 4)}) {
+    write(heads);
+    const double scores = batch * heads * kTokens * kTokens, flops = 2 * scores * kHidden / heads;
+    const auto expect = [&](double rate, double bandwidth, double ahead, double back) {
+      const std::vector<double> found = seconds("attention", batch, rate, bandwidth);
+      ASSERT_EQ(found.size(), 3u);
+      const double kernels = (2 + plain) * kLatency;
+      for (size_t a : {0, 1}) EXPECT_NEAR(found[a], ahead + 2 * kLatency + kernels, 2e-9) << heads;
+      EXPECT_NEAR(found[2], back + 4 * kLatency + kernels, 2e-9) << heads;
+    };
+    figures_.erase("tiles");
+    const double pass = 2 * scores / 1e9;
+    expect(1e18, 1e9, (2 + forward) * pass, (4 + backward) * pass);
+    expect(1e9, 1e18, 2 * flops / 1e9, 4 * flops / 1e9);
+    expect(1e10, 1e9, 2 * flops / 1e10 + forward * pass, 4 * flops / 1e10 + backward * pass);
+  }
+}
+
+/// 32 tiles are two waves of 20, of which the second is not full. Queries with keys fill theirs,
+/// and so does the gradient of probabilities. A result of 32 columns fills half of each.
+TEST_F(OthersKernels, ProductsOfAttentionHaveTiles) {
+  write(4);
+  figures_["tiles"] = {{"multiprocessors", 20},
+                       {"shapes", Json::array({Json::array({64, 64})})},
+                       {"cache_bandwidth", {{"peak", 1e18}}},
+                       {"latency", 0}};
+  const double flops = 2.0 * 8 * kTokens * kTokens * kHidden;  // of one product
+  const std::vector<double> found = seconds("attention", 8, 1e9, 1e18);
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_NEAR(found[0], (1.25 + 2.5) * flops / 1e9 + 4 * kLatency, 2e-9);
+  EXPECT_NEAR(found[2], (1.25 + 3 * 2.5) * flops / 1e9 + 6 * kLatency, 2e-9);
+}
+
+/// 38 bytes forward and 14 backward for each logit.
+TEST_F(OthersKernels, TheLossPassesOverTheLogitsInF32) {
+  write(4);
+  double all = 0;
+  for (double one : seconds("cross_entropy", 8, 1e18, 1e9)) all += one;
+  EXPECT_NEAR(all, 52.0 * 8 * kTokens * kVocabulary / 1e9 + 8 * kLatency, 4e-9);
 }
 
 /// Of steps with many micro-batches the first are simulated, and the rest is as many times what the
@@ -315,7 +351,7 @@ TEST_F(SimulatedSteps, OfManyMicroBatchesRepeatThemselves) {
       for (double dispatch : {0.1, 30.0}) {  // kernels take longer, or the host
         request.constants.dispatch_us = dispatch;
         const double whole = simulated("a100-80", "dp", "2", many, request).report.seconds;
-        const ModelAndPlan& of = planned("a100-80", "dp", "2", 2, stages);
+        const ModelAndPlan& of = planned("a100-80", "dp", "2", many, stages);
         Resimulation again(world_, of.model, of.plan, request);
         EXPECT_NEAR(again.seconds(request.constants, many), whole, 1e-9 * whole)
             << assume << stages << " " << dispatch;
