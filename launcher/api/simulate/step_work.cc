@@ -189,6 +189,7 @@ Assumptions assumptions_named(const std::string& name) {
   SR_REQUIRE(name == "megatron", invalid_input, "--assume is '", name, "', wanted megatron");
   return {.recompute_layers = true,
           .unfused_attention = true,
+          .products_alone = true,
           .unfused_loss = true,
           .half_gradients = true,
           .eager = true};
@@ -219,6 +220,10 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
       price_unfused(step, program, cluster, work);
     } else if (step.kind == Step::Kind::kernel) {
       work.products = arithmetic_of(step, program, cluster, work.seconds);
+      if (assumed.products_alone && has_post_ops(step.node.op)) {
+        const double result = static_cast<double>(byte_size(type_of(program, step.out[0])));
+        work.seconds += 2 * result / cluster.memory_bandwidth.value() + cluster.kernel_latency;
+      }
       if (assumed.unfused_loss) price_unfused_loss(step, program, cluster, work);
     }
     out.steps.push_back(std::move(work));

@@ -21,6 +21,9 @@ struct Assumptions {
   /// Attention as its products over all pairs, with passes over the scores between them: masked
   /// softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
   bool unfused_attention = false;
+  /// What we fuse with a product is a kernel behind it, which takes the result through memory once
+  /// more. Bias and what follows it are one.
+  bool products_alone = false;
   /// The loss of tokens kernel by kernel, each of which takes the logits through memory in f32
   /// (kLossBytes, kLossBackwardBytes).
   bool unfused_loss = false;
