@@ -85,14 +85,8 @@ void price_unfused(const Step& step, const Program& program, const Cluster& clus
   const Shape &q = in[forward ? 0 : 1].shape, &v = in[forward ? 2 : 3].shape;
   const double pairs = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[2]);
   const double pass = kScoreBytes * pairs / cluster.memory_bandwidth.value();
-  const bool plain = q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow;
-  double passes = forward ? kForwardPasses : kBackwardPasses, kernels = kScoreKernels;
-  if (plain) {
-    passes += forward ? kPlainForwardPasses : kPlainBackwardPasses;
-    kernels += kPlainSoftmaxLaunches;
-    work.launches += kPlainSoftmaxLaunches;
-  }
-  work.products = 0, work.seconds = kernels * cluster.kernel_latency;
+  double passes = forward ? kForwardPasses : kBackwardPasses;
+  work.products = 0, work.seconds = kScoreKernels * cluster.kernel_latency;
   for (const MatmulWork& product : products_of(q, v, forward)) {
     const double arithmetic = product_seconds(product, in[0].dtype, cluster);
     work.products += arithmetic;
@@ -100,6 +94,7 @@ void price_unfused(const Step& step, const Program& program, const Cluster& clus
     passes -= 1;
   }
   work.seconds += passes * pass;
+  if (q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow) work.launches += kPlainSoftmaxLaunches;
 }
 
 /// The seconds of the loss where each of its kernels takes the logits through memory. In parts, the
@@ -189,7 +184,6 @@ Assumptions assumptions_named(const std::string& name) {
   SR_REQUIRE(name == "megatron", invalid_input, "--assume is '", name, "', wanted megatron");
   return {.recompute_layers = true,
           .unfused_attention = true,
-          .products_alone = true,
           .unfused_loss = true,
           .half_gradients = true,
           .eager = true};
@@ -220,10 +214,6 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
       price_unfused(step, program, cluster, work);
     } else if (step.kind == Step::Kind::kernel) {
       work.products = arithmetic_of(step, program, cluster, work.seconds);
-      if (assumed.products_alone && has_post_ops(step.node.op)) {
-        const double result = static_cast<double>(byte_size(type_of(program, step.out[0])));
-        work.seconds += 2 * result / cluster.memory_bandwidth.value() + cluster.kernel_latency;
-      }
       if (assumed.unfused_loss) price_unfused_loss(step, program, cluster, work);
     }
     out.steps.push_back(std::move(work));

@@ -18,12 +18,9 @@ namespace shardrun {
 struct Assumptions {
   /// Each layer's forward pass again, collectives too, before its backward pass.
   bool recompute_layers = false;
-  /// Attention as its products over all pairs, with passes over the scores between them: masked
-  /// softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
+  /// Attention as its products over all pairs, with passes over the scores in two bytes between
+  /// them: mask, softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
   bool unfused_attention = false;
-  /// What we fuse with a product is a kernel behind it, which takes the result through memory once
-  /// more. Bias and what follows it are one.
-  bool products_alone = false;
   /// The loss of tokens kernel by kernel, each of which takes the logits through memory in f32
   /// (kLossBytes, kLossBackwardBytes).
   bool unfused_loss = false;
@@ -34,20 +31,13 @@ struct Assumptions {
   /// parameters at a time.
   bool eager = false;
 };
-/// Passes over the scores, reads or writes in two bytes. Forward q k^T writes them (1), masked
-/// softmax reads them below the diagonal and writes all (1.5), dropout reads, writes and keeps a
-/// byte (2.5), the product with v reads (1). Backward the gradient of probabilities is written and
-/// the probabilities read (2), then come dropout (2.5), softmax, which also reads its result (2),
-/// and the products for queries and keys (2).
-inline constexpr double kForwardPasses = 6, kBackwardPasses = 8.5;
-/// Those of softmax and dropout, which are no products.
-inline constexpr double kScoreKernels = 2;
-/// Where samples times heads of a rank are no multiple of four, or keys are more than 2048,
-/// Megatron-LM has no kernel for masked softmax (megatron/model/fused_softmax.py). It asks for so
-/// many more, in f32: conversions there (3) and back (3), scale (4) and mask (4), and softmax
-/// itself (4 in place of 1.5); backward likewise, softmax 6 in place of 2.
-inline constexpr int kPlainSoftmaxLaunches = 4;
-inline constexpr double kPlainForwardPasses = 16.5, kPlainBackwardPasses = 18;
+/// Passes over the scores, a read or a write each: of q k^T (1), of scale and mask (2), softmax
+/// (2), dropout (2) and of the product with v (1); backward of the two products (4), dropout,
+/// softmax, which also reads its result, and mask (6).
+inline constexpr double kForwardPasses = 8, kBackwardPasses = 10;
+/// Those of mask, softmax and dropout, which are no products.
+inline constexpr double kScoreKernels = 3;
+
 /// Of the loss, bytes through memory for each logit, and kernels. Forward it is converted to f32
 /// (6) and its maximum taken (4); the maximum is subtracted (8), the exponential taken (8), summed
 /// (4) and divided by the sum (8). Backward that is multiplied (8) and converted back (6). Source:
@@ -68,6 +58,11 @@ struct TimeFactors {
     return link == TaskLink::within_node ? within : link == TaskLink::between_nodes ? between : 1;
   }
 };
+
+/// Where samples times heads of a rank are no multiple of four, or keys are more than 2048,
+/// Megatron-LM has no kernel for masked softmax (megatron/model/fused_softmax.py), and asks for so
+/// many more: conversions to f32 and back, scale and mask.
+inline constexpr int kPlainSoftmaxLaunches = 4;
 
 struct StepWork {
   TaskKind kind = TaskKind::kernel;
