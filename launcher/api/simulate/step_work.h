@@ -40,8 +40,8 @@ inline constexpr double kScoreKernels = 3;
 
 /// Of the loss, bytes through memory for each logit, and kernels. Forward it is converted to f32
 /// (6) and its maximum taken (4); the maximum is subtracted (8), the exponential taken (8), summed
-/// (4) and divided by the sum (8). Backward that is multiplied (8) and converted back (6). Source:
-/// Megatron-LM's megatron/mpu/cross_entropy.py.
+/// (4) and divided by the sum (8). Backward that is multiplied (8) and converted back (6).
+/// Recalled: Megatron-LM's megatron/mpu/cross_entropy.py.
 inline constexpr double kLossBytes = 38, kLossKernels = 6;
 inline constexpr double kLossBackwardBytes = 14, kLossBackwardKernels = 2;
 
