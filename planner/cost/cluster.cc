@@ -133,6 +133,7 @@ Cluster Cluster::for_ranks(int64_t ranks, const std::string& backend, int64_t th
   const double fraction = static_cast<double>(size()) / static_cast<double>(ranks);
   for (auto& [dtype, rate] : shared.flops) rate.reached *= fraction;
   shared.memory_bandwidth.reached *= fraction;
+  shared.tiles.cache_bandwidth.reached *= fraction;
   return shared;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
@@ -49,8 +50,19 @@ struct Cluster {
     double value() const { return peak * reached; }
     friend bool operator==(const Rate&, const Rate&) = default;
   };
-  std::map<DType, Rate> flops;   // of one device, for large matmuls
-  Rate memory_bandwidth{12e9};   // of one device, bytes/s
+  std::map<DType, Rate> flops;  // of one device, for large matmuls
+  Rate memory_bandwidth{12e9};  // of one device, bytes/s
+  /// Of a GPU: how its library divides a product's result (planner/cost/tile_cost.h).
+  struct Tiles {
+    int64_t multiprocessors = 0;  // that take a tile at a time; 0: a product takes its FLOPs
+    /// Rows and columns, the largest first, and at most so many; also the other way round.
+    std::vector<std::pair<int64_t, int64_t>> shapes;
+    static constexpr int64_t kMostShapes = 16;
+    Rate cache_bandwidth;  // bytes/s at which operands come to all multiprocessors
+    double latency = 0;    // s until the first of them have come
+    friend bool operator==(const Tiles&, const Tiles&) = default;
+  };
+  Tiles tiles{};
   double kernel_latency = 3e-6;  // s from one kernel's end to the next one's work
 
   struct Link {

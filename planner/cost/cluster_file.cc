@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/files/input_file.h"
@@ -72,6 +73,46 @@ Json rate_json(const Cluster::Rate& rate) {
   return {{"peak", rate.peak}, {"reached", rate.reached}};
 }
 
+Cluster::Tiles read_tiles(Fields fields) {
+  Cluster::Tiles tiles;
+  constexpr int64_t kMost = 1 << 16;  // multiprocessors, rows or columns
+  const Json& count = fields.get("multiprocessors");
+  tiles.multiprocessors = fields.count("multiprocessors", 1);
+  if (tiles.multiprocessors > kMost)
+    fields.wrong("multiprocessors", count, "a whole number of at most 65536");
+  const Json& shapes = fields.get("shapes");
+  const auto is_size = [](const Json& size) {
+    return size.is_number_integer() && size.get<int64_t>() >= 1 && size.get<int64_t>() <= kMost;
+  };
+  bool right = shapes.is_array() && !shapes.empty() && shapes.size() <= Cluster::Tiles::kMostShapes;
+  for (size_t s = 0; right && s < shapes.size(); ++s) {
+    const Json& shape = shapes[s];
+    right = shape.is_array() && shape.size() == 2 && is_size(shape[0]) && is_size(shape[1]);
+    if (right) tiles.shapes.emplace_back(shape[0].get<int64_t>(), shape[1].get<int64_t>());
+  }
+  const auto elements = [](const std::pair<int64_t, int64_t>& s) { return s.first * s.second; };
+  right = right &&
+          std::is_sorted(tiles.shapes.begin(), tiles.shapes.end(),
+                         [&](const auto& a, const auto& b) { return elements(a) > elements(b); });
+  if (!right) {
+    fields.wrong("shapes", shapes,
+                 "1 to 16 pairs [rows, columns] of whole numbers to 65536, the largest tile first");
+  }
+  tiles.cache_bandwidth = read_rate(fields.object("cache_bandwidth"));
+  tiles.latency = fields.number("latency", true);
+  fields.finish();
+  return tiles;
+}
+
+Json tiles_json(const Cluster::Tiles& tiles) {
+  Json shapes = Json::array();
+  for (const auto& [rows, columns] : tiles.shapes) shapes.push_back(Json::array({rows, columns}));
+  return {{"multiprocessors", tiles.multiprocessors},
+          {"shapes", shapes},
+          {"cache_bandwidth", rate_json(tiles.cache_bandwidth)},
+          {"latency", tiles.latency}};
+}
+
 Collectives read_collectives(Fields& fields, const std::string& origin) {
   const std::string text = fields.text("collectives");
   SR_REQUIRE(text == "together" || text == "apart", invalid_input, origin,
@@ -117,6 +158,7 @@ Cluster parse_cluster(const std::string& text, const std::string& origin) {
              ": field 'flops.f32' is missing");
   cluster.memory_bandwidth = read_rate(fields.object("memory_bandwidth"));
   cluster.kernel_latency = fields.number("kernel_latency", true, cluster.kernel_latency);
+  if (fields.find("tiles") != nullptr) cluster.tiles = read_tiles(fields.object("tiles"));
   cluster.within = read_link(fields.object("within"));
   if (cluster.nodes > 1 || fields.find("between") != nullptr)
     cluster.between = read_link(fields.object("between"));
@@ -150,6 +192,7 @@ std::string cluster_json(const Cluster& cluster) {
   out["flops"] = flops;
   out["memory_bandwidth"] = rate_json(cluster.memory_bandwidth);
   out["kernel_latency"] = cluster.kernel_latency;
+  if (cluster.tiles != Cluster::Tiles()) out["tiles"] = tiles_json(cluster.tiles);
   out["within"] = link_json(cluster.within);
   out["between"] = link_json(cluster.between);
   out["sources"] = sources;
@@ -194,10 +237,10 @@ Cluster read_cluster_file(const std::string& path) {
 
 namespace {
 
-/// A figure, or several, that a factor multiplies. `sources` know them by names that begin and
-/// contain as `begins` and `contains` say.
+/// A figure, or several, that a factor multiplies; by these fields `sources` know them.
 struct Scalable {
-  std::string_view name, begins, contains;
+  std::string_view name;
+  bool (*is_source)(std::string_view field);
   void (*multiply)(Cluster& cluster, double factor);
 };
 
@@ -208,20 +251,32 @@ void multiply(Cluster::Link& link, double factor) {
   }
 }
 
+/// With the arithmetic goes the cache that feeds it.
 constexpr Scalable kScalable[] = {
-    {"memory", "memory_bytes", "",
+    {"memory", [](std::string_view field) { return field == "memory_bytes"; },
      [](Cluster& c, double factor) {
        c.memory_bytes = std::llround(static_cast<double>(c.memory_bytes) * factor);
      }},
-    {"flops", "flops.", "peak",
+    {"flops",
+     [](std::string_view field) {
+       return (field.starts_with("flops.") && field.ends_with(".peak")) ||
+              field == "tiles.cache_bandwidth.peak";
+     },
      [](Cluster& c, double factor) {
        for (auto& [dtype, rate] : c.flops) rate.peak *= factor;
+       c.tiles.cache_bandwidth.peak *= factor;
      }},
-    {"memory_bandwidth", "memory_bandwidth.", "peak",
+    {"memory_bandwidth", [](std::string_view field) { return field == "memory_bandwidth.peak"; },
      [](Cluster& c, double factor) { c.memory_bandwidth.peak *= factor; }},
-    {"within", "within.", "bandwidth",
+    {"within",
+     [](std::string_view field) {
+       return field.starts_with("within.") && field.find("bandwidth") != std::string_view::npos;
+     },
      [](Cluster& c, double factor) { multiply(c.within, factor); }},
-    {"between", "between.", "bandwidth",
+    {"between",
+     [](std::string_view field) {
+       return field.starts_with("between.") && field.find("bandwidth") != std::string_view::npos;
+     },
      [](Cluster& c, double factor) { multiply(c.between, factor); }}};
 
 /// One "FIELD=2x" of `text`.
@@ -246,9 +301,8 @@ void scale(Cluster& cluster, const std::string& item, const std::string& text) {
              "': the memory of its devices is not known; say how much with --memory");
   found->multiply(cluster, factor);
   for (auto& [field, source] : cluster.sources) {
-    const bool of_it =
-        field.starts_with(found->begins) && field.find(found->contains) != std::string::npos;
-    if (of_it) source += ", times " + value.substr(0, value.size() - 1) + " as asked for";
+    if (found->is_source(field))
+      source += ", times " + value.substr(0, value.size() - 1) + " as asked for";
   }
 }
 

@@ -6,6 +6,7 @@
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/window.h"
+#include "planner/cost/tile_cost.h"
 #include "program/ops/pack.h"
 #include "program/ops/post.h"
 
@@ -106,6 +107,13 @@ double bytes_of(std::span<const TensorType> types) {
   return bytes;
 }
 
+double arithmetic_of(CostClass cost, const Node& node, std::span<const TensorType> in,
+                     const KernelWork& work, const Cluster& cluster) {
+  if (cost == CostClass::product && cluster.tiles.multiprocessors > 0)
+    return product_seconds(matmul_work(node, in), work.dtype, cluster);
+  return work.flops / cluster.flops_for(work.dtype);
+}
+
 /// What an op behind a product takes more. Alone it would also read the result so far from memory
 /// and write its own there; now these two pass through registers. An add is left with its other
 /// operand, a GELU with its exponentials.
@@ -196,9 +204,17 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
         measured_seconds(cost, node, in, work, *measured, cluster.flops_for(work.dtype));
     if (seconds > 0) return seconds;
   }
-  return std::max(work.flops / cluster.flops_for(work.dtype),
+  return std::max(arithmetic_of(cost, node, in, work, cluster),
                   work.bytes / cluster.memory_bandwidth.value()) +
          cluster.kernel_latency;
+}
+
+double arithmetic_seconds(const Node& node, std::span<const TensorType> in,
+                          std::span<const TensorType> out, const Cluster& cluster) {
+  if (has_post_ops(node.op))
+    return arithmetic_seconds(without_post_ops(node), in.first(kOwnOperands), out.first(1),
+                              cluster);
+  return arithmetic_of(op_def(node.op).cost, node, in, work_of(node, in, out), cluster);
 }
 
 }  // namespace shardrun

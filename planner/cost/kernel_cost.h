@@ -27,8 +27,13 @@ struct MatmulWork {
 MatmulWork matmul_work(const Node& node, std::span<const TensorType> in);
 
 /// On local types: as measured, if the cluster has measurements of the op; otherwise the roofline,
-/// max(FLOPs / peak, bytes / bandwidth) + latency.
+/// max(arithmetic, bytes / bandwidth) + latency.
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster);
+
+/// The arithmetic alone, measured or not: of a product by product_seconds (tile_cost.h), with what
+/// follows it in the same kernel for nothing; of anything else FLOPs / peak.
+double arithmetic_seconds(const Node& node, std::span<const TensorType> in,
+                          std::span<const TensorType> out, const Cluster& cluster);
 
 }  // namespace shardrun

@@ -78,6 +78,36 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
   EXPECT_EQ(changed("/nodes", int64_t{1} << 53),
             "c.json: fields 'nodes' and 'devices' are 9007199254740992 and 4, wanted at most "
             "16777216 devices in all");
+  const nlohmann::json tiles = {{"multiprocessors", 4},
+                                {"shapes", {{256, 128}, {64, 64}}},
+                                {"cache_bandwidth", {{"peak", 1e12}}},
+                                {"latency", 0}};
+  const auto of_tiles = [&](const char* name, const nlohmann::json& value) {
+    nlohmann::json wrong = tiles;
+    wrong[name] = value;
+    return changed("/tiles", wrong);
+  };
+  EXPECT_EQ(changed("/tiles", tiles), "accepted");
+  EXPECT_EQ(changed("/tiles", 1), "c.json: field 'tiles' is 1, wanted an object");
+  EXPECT_EQ(changed("/tiles", {{"multiprocessors", 4}}), "c.json: field 'tiles.shapes' is missing");
+  EXPECT_EQ(of_tiles("multiprocessors", 1e9),
+            "c.json: field 'tiles.multiprocessors' is 1000000000.0, wanted a whole number of at "
+            "most 65536");
+  EXPECT_EQ(of_tiles("latency", -1),
+            "c.json: field 'tiles.latency' is -1, wanted a number of at least 0");
+  using nlohmann::json;
+  const json wide = json::array({65537, 64}), half = json::array({64, 0.5}),
+             one = json::array({64});
+  for (const json& shapes :
+       {json(3), json::array(), json::array({64, 64}), json::array({wide}), json::array({half}),
+        json::array({one}), json::array({{64, 64}, {128, 64}}),
+        json(std::vector<std::vector<int>>(17, {64, 64}))}) {
+    EXPECT_NE(of_tiles("shapes", shapes)
+                  .find("wanted 1 to 16 pairs [rows, columns] of whole numbers to 65536, the "
+                        "largest tile first"),
+              std::string::npos)
+        << shapes;
+  }
   EXPECT_NE(changed("/flops/f33", {{"peak", 1}}).find("c.json: field 'flops.f33'"),
             std::string::npos);
   EXPECT_EQ(changed("/name", "other"), "accepted");
@@ -135,7 +165,7 @@ TEST(ClusterFile, EveryFigureOfABuiltInClusterHasItsSource) {
         if (here == "sources" || here == "nodes") continue;
         if (value.is_object() && key.find("_by_ranks") == std::string::npos) {
           self(self, value, here);
-        } else if (value.is_number() || value.is_object()) {
+        } else if (!value.is_string() && !value.is_boolean()) {
           figures.insert(here);
         }
       }
@@ -206,6 +236,8 @@ TEST(ClusterFile, FactorsMultiplyFigures) {
                 half = load_cluster("h100,flops=0.5x,memory_bandwidth=0.25x,between=3x");
   EXPECT_DOUBLE_EQ(half.flops_for(DType::bf16), 0.5 * h100.flops_for(DType::bf16));
   EXPECT_DOUBLE_EQ(half.flops_for(DType::f32), 0.5 * h100.flops_for(DType::f32));
+  EXPECT_DOUBLE_EQ(half.tiles.cache_bandwidth.value(), 0.5 * h100.tiles.cache_bandwidth.value());
+  EXPECT_NE(half.sources.at("tiles.cache_bandwidth.peak").find("times 0.5"), std::string::npos);
   EXPECT_DOUBLE_EQ(half.memory_bandwidth.value(), 0.25 * h100.memory_bandwidth.value());
   EXPECT_DOUBLE_EQ(half.between.bandwidth, 3 * h100.between.bandwidth);
   EXPECT_EQ(half.within, h100.within);

@@ -5,7 +5,9 @@
 
 #include <cmath>
 
+#include "planner/cost/cluster_file.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/cost/tile_cost.h"
 #include "program/ops/post.h"
 
 namespace shardrun {
@@ -198,6 +200,75 @@ TEST(KernelCost, WhatFollowsAProductCostsWhatItComputes) {
   add_post_op(keeps, node("gelu", 1), 0, true);
   EXPECT_NEAR(kernel_seconds(keeps, std::vector{square, square, bias}, kept, cluster),
               1e-3 + 400 / 1e9 + (240e-6 - 80000 / 1e9) + 40000 / 1e9, 1e-12);
+}
+
+/// Ten multiprocessors of 1e9 FLOP/s each, and tiles of 100 x 100, whose step along k takes 20 us.
+Cluster tiled_cluster() {
+  Cluster cluster;
+  cluster.flops = {{DType::f32, {1e10}}};
+  cluster.memory_bandwidth = {1e12};
+  cluster.kernel_latency = 0;
+  cluster.tiles = {10, {{100, 100}}, {1e12}, 0};
+  return cluster;
+}
+
+MatmulWork product(double m, double n, double k, double batch = 1) {
+  return {.layout = "nn", .batch = batch, .m = m, .n = n, .k = k};
+}
+
+TEST(TileCost, ProductsComeInWavesOfTiles) {
+  Cluster cluster = tiled_cluster();
+  const auto steps = [&](const MatmulWork& work) {  // of tiles, one after the other
+    return product_seconds(work, DType::f32, cluster) / 20e-6;
+  };
+  // Writing a tile takes 4e-7 s of its multiprocessor's 1e11 bytes/s: as 0.02 steps.
+  EXPECT_NEAR(steps(product(1000, 1000, 1000)), 10 * (1000 + 0.02), 1e-6);
+  EXPECT_NEAR(steps(product(1000, 100, 1000)), 1000 + 0.02, 1e-6);
+  EXPECT_NEAR(steps(product(910, 91, 1000)), 1000 + 0.02, 1e-6);       // as if it were whole
+  EXPECT_NEAR(steps(product(1001, 1000, 1000)), 11 * 1000.02, 1e-6);   // 110 tiles
+  EXPECT_NEAR(steps(product(100, 1000, 1000, 5)), 5 * 1000.02, 1e-6);  // of five products
+  EXPECT_EQ(product_seconds(product(100, 0, 100), DType::f32, cluster), 0);
+  // 11 tiles leave nine multiprocessors idle in the second wave; 22 of half of k, eight in the
+  // third. Adding up the halves moves 12 bytes an element. No more than four waves are of parts.
+  EXPECT_NEAR(steps(product(1100, 100, 1000)), 3 * 500 + 3 * 0.02 + 1.1e5 * 12 / 1e12 / 20e-6,
+              1e-6);
+  // Without tiles, all FLOPs at the rate of large products.
+  Cluster without = cluster;
+  without.tiles = {};
+  EXPECT_DOUBLE_EQ(product_seconds(product(1100, 100, 1000), DType::f32, without), 0.022);
+}
+
+/// What was measured of products has their tiles in it. Without a measurement tiles count.
+TEST(TileCost, MeasuredProductsGoBeforeTiles) {
+  Cluster cluster = tiled_cluster();
+  const std::vector<TensorType> in = {{DType::f32, {1000, 1000}}, {DType::f32, {1000, 1000}}};
+  const std::vector<TensorType> out = {{DType::f32, {1000, 1000}}};
+  EXPECT_NEAR(kernel_seconds(matmul("mk,kn->mn"), in, out, cluster), 0.2, 1e-4);
+  MeasuredKernels k;
+  k.grids[{"matmul", "nn", DType::f32}] = {{{{1000}, {1000}, {1000}}}, {0.3}};
+  cluster.measured.kernels = {k};
+  EXPECT_DOUBLE_EQ(kernel_seconds(matmul("mk,kn->mn"), in, out, cluster), 0.3);
+}
+
+/// A large product reaches what is published, a small one does not, and more is never quicker.
+TEST(TileCost, OfAnA100) {
+  const Cluster a100 = builtin_cluster("a100-80");
+  const auto seconds = [&](const MatmulWork& work) {
+    return product_seconds(work, DType::bf16, a100);
+  };
+  EXPECT_NEAR(2 * std::pow(8192.0, 3) / seconds(product(8192, 8192, 8192)), 271e12, 5e12);
+  EXPECT_NEAR(seconds(product(1024, 1024, 1024)), 14.6e-6, 0.1e-6);
+  for (const double other : {128.0, 1000.0}) {
+    double before[3] = {};
+    for (double size = 1; size < 5000; size = std::ceil(size * 1.1)) {
+      const double now[] = {seconds(product(size, other, 512)), seconds(product(other, size, 512)),
+                            seconds(product(other, other, size))};
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_GE(now[i], before[i] * (1 - 1e-12)) << size;
+        before[i] = now[i];
+      }
+    }
+  }
 }
 
 /// Queries and keys of 2, values of 126: a pair costs as one of 64 and 64. The gradient has three

@@ -39,6 +39,12 @@ Cluster from_facts(const GpuFacts& gpu) {
   out.flops = {{DType::f32, {flops.f32 * clocks, 0.8}}, {DType::bf16, {flops.bf16 * clocks, 0.7}}};
   out.memory_bandwidth = {gpu.memory_bandwidth, 0.85};
   out.kernel_latency = 3e-6;
+  // A step along k of a tile of 128 x 128 reads 256 elements and does 128 x 128 x 2 FLOPs.
+  const double fed = std::max(flops.f32 * 4, flops.bf16 * 2) / 128;  // bytes in a clock
+  out.tiles = {gpu.multiprocessors,
+               {{256, 128}, {128, 128}, {256, 64}, {128, 64}, {64, 64}},
+               {fed * clocks},
+               0.5e-6};
   out.within = {20e9, 5e-6, 15e-6};
   out.between = {10e9, 10e-6, 20e-6};
   const std::string units = str("multiprocessors, clock and compute capability ", gpu.major, ".",
@@ -49,6 +55,10 @@ Cluster from_facts(const GpuFacts& gpu) {
   }
   out.sources["memory_bandwidth.peak"] = "memory clock and bus width, as CUDA tells them";
   out.sources["memory_bandwidth.reached"] = "assumed";
+  out.sources["tiles.multiprocessors"] = "as CUDA tells them";
+  out.sources["tiles.shapes"] = "as of A100";
+  out.sources["tiles.cache_bandwidth.peak"] = "assumed: as much as tiles of 128 x 128 need";
+  out.sources["tiles.latency"] = "as of A100";
   out.sources["within.bandwidth"] = "assumed: PCIe 4 with 16 lanes";
   return out;
 }

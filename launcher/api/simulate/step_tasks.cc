@@ -218,8 +218,7 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
   const ProgramWork& work = work_of(number);
   const int host = work.order.streams + kHost;
   const bool eager = settings_.assumed.eager && micro >= 0;
-  // It runs ahead of kernels, but for one that waits for what stages send each other.
-  lane.begun[at(host)] = !eager || settings_.pipeline.parts() == 1;
+  lane.begun[at(host)] = !eager;  // one that asks for each kernel waits for the pass before
   if (settings_.jitter > 0) {
     std::normal_distribution<double> normal(-settings_.jitter * settings_.jitter / 2,
                                             settings_.jitter);

@@ -9,6 +9,7 @@
 #include "measure/bench_kernels.h"
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/kernel_cost.h"
+#include "planner/cost/tile_cost.h"
 #include "program/ops/post.h"
 
 namespace shardrun {
@@ -61,19 +62,56 @@ class NodesOf {
   std::map<std::string, ValueId> values_;
 };
 
-/// Sets the seconds of attention that is not fused, those of its products, and its launches.
+/// The products of attention that is not fused, for each sample and head: of queries with keys and
+/// of probabilities with values; backward of the gradients of probabilities, values, queries, keys.
+std::vector<MatmulWork> products_of(const Shape& q, const Shape& v, bool forward) {
+  const auto batch = static_cast<double>(q[0] * q[1]), queries = static_cast<double>(q[2]);
+  const auto keys = static_cast<double>(v[2]), width = static_cast<double>(q[3]);
+  const auto values = static_cast<double>(v[3]);
+  const auto product = [&](double m, double n, double k) {
+    return MatmulWork{.layout = "", .batch = batch, .m = m, .n = n, .k = k};
+  };
+  if (forward) return {product(queries, keys, width), product(queries, values, keys)};
+  return {product(queries, keys, values), product(keys, values, queries),
+          product(queries, width, keys), product(keys, width, queries)};
+}
+
+/// Sets the seconds of attention that is not fused, those of its products, and its launches. Each
+/// product passes over the scores once. Between them are kernels that do nothing else.
 void price_unfused(const Step& step, const Program& program, const Cluster& cluster,
                    StepWork& work) {
   const bool forward = step.node.op == "attention";
   const std::vector<TensorType> in = types_of(program, step.in);
   const Shape &q = in[forward ? 0 : 1].shape, &v = in[forward ? 2 : 3].shape;
   const double pairs = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[2]);
-  const double flops = (forward ? 2.0 : 4.0) * pairs * static_cast<double>(q[3] + v[3]);
-  const double passes = forward ? kForwardPasses : kBackwardPasses;
-  work.products = flops / cluster.flops_for(in[0].dtype);
-  work.seconds = work.products + passes * kScoreBytes * pairs / cluster.memory_bandwidth.value() +
-                 cluster.kernel_latency;
+  const double pass = kScoreBytes * pairs / cluster.memory_bandwidth.value();
+  double passes = forward ? kForwardPasses : kBackwardPasses;
+  work.products = 0, work.seconds = kScoreKernels * cluster.kernel_latency;
+  for (const MatmulWork& product : products_of(q, v, forward)) {
+    const double arithmetic = product_seconds(product, in[0].dtype, cluster);
+    work.products += arithmetic;
+    work.seconds += std::max(arithmetic, pass) + cluster.kernel_latency;
+    passes -= 1;
+  }
+  work.seconds += passes * pass;
   if (q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow) work.launches += kPlainSoftmaxLaunches;
+}
+
+/// The seconds of the loss where each of its kernels takes the logits through memory. In parts, the
+/// maximum before and the quotient behind keep their prices: they are of tokens, or one pass.
+void price_unfused_loss(const Step& step, const Program& program, const Cluster& cluster,
+                        StepWork& work) {
+  const std::string& op = step.node.op;
+  const bool both = op == "cross_entropy_and_grad", grad = op == "cross_entropy_grad";
+  const bool forward = op == "cross_entropy" || op == "cross_entropy_sums" || both;
+  if (!forward && !grad) return;
+  const TensorType logits = type_of(program, step.in[both || grad ? 1 : 0]);
+  const double bytes = (forward ? kLossBytes : 0) + (both || grad ? kLossBackwardBytes : 0);
+  const double kernels = (forward ? kLossKernels : 0) + (both || grad ? kLossBackwardKernels : 0);
+  work.products = 0;
+  work.seconds =
+      bytes * static_cast<double>(element_count(logits.shape)) / cluster.memory_bandwidth.value() +
+      kernels * cluster.kernel_latency;
 }
 
 /// What the host asks for where nothing is fused with a product but what is assumed otherwise.
@@ -83,12 +121,11 @@ int launches_of(const Step& step, bool eager) {
          (summed_operand(step.node).has_value() ? 1 : 0);
 }
 
-/// What a kernel's FLOPs take at the peak rate, at most all of its time.
-double product_seconds(const Step& step, const Program& program, const Cluster& cluster,
-                       double seconds) {
-  const KernelWork work =
-      work_of(step.node, types_of(program, step.in), types_of(program, step.out));
-  return std::min(seconds, work.flops / cluster.flops_for(work.dtype));
+/// What a kernel's arithmetic takes, at most all of its time.
+double arithmetic_of(const Step& step, const Program& program, const Cluster& cluster,
+                     double seconds) {
+  return std::min(seconds, arithmetic_seconds(step.node, types_of(program, step.in),
+                                              types_of(program, step.out), cluster));
 }
 
 /// What a collective takes without bytes, at most all of its time.
@@ -145,8 +182,11 @@ std::vector<std::string> assumption_names() { return {"megatron"}; }
 Assumptions assumptions_named(const std::string& name) {
   if (name.empty()) return {};
   SR_REQUIRE(name == "megatron", invalid_input, "--assume is '", name, "', wanted megatron");
-  return {
-      .recompute_layers = true, .unfused_attention = true, .half_gradients = true, .eager = true};
+  return {.recompute_layers = true,
+          .unfused_attention = true,
+          .unfused_loss = true,
+          .half_gradients = true,
+          .eager = true};
 }
 
 ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster,
@@ -173,7 +213,8 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
                (step.node.op == "attention" || step.node.op == "attention_grad")) {
       price_unfused(step, program, cluster, work);
     } else if (step.kind == Step::Kind::kernel) {
-      work.products = product_seconds(step, program, cluster, work.seconds);
+      work.products = arithmetic_of(step, program, cluster, work.seconds);
+      if (assumed.unfused_loss) price_unfused_loss(step, program, cluster, work);
     }
     out.steps.push_back(std::move(work));
   }

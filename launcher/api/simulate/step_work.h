@@ -21,6 +21,9 @@ struct Assumptions {
   /// Attention as its products over all pairs, with passes over the scores in two bytes between
   /// them: mask, softmax and dropout read and write them (kForwardPasses, kBackwardPasses).
   bool unfused_attention = false;
+  /// The loss of tokens kernel by kernel, each of which takes the logits through memory in f32
+  /// (kLossBytes, kLossBackwardBytes).
+  bool unfused_loss = false;
   /// f32 gradients are reduced in two bytes, and all of them in one call.
   bool half_gradients = false;
   /// The host asks for each kernel of a micro-batch, and for each op that is fused with a product,
@@ -32,14 +35,23 @@ struct Assumptions {
 /// (2), dropout (2) and of the product with v (1); backward of the two products (4), dropout,
 /// softmax, which also reads its result, and mask (6).
 inline constexpr double kForwardPasses = 8, kBackwardPasses = 10;
+/// Those of mask, softmax and dropout, which are no products.
+inline constexpr double kScoreKernels = 3;
+
+/// Of the loss, bytes through memory for each logit, and kernels. Forward it is converted to f32
+/// (6) and its maximum taken (4); the maximum is subtracted (8), the exponential taken (8), summed
+/// (4) and divided by the sum (8). Backward that is multiplied (8) and converted back (6).
+/// Recalled: Megatron-LM's megatron/mpu/cross_entropy.py.
+inline constexpr double kLossBytes = 38, kLossKernels = 6;
+inline constexpr double kLossBackwardBytes = 14, kLossBackwardKernels = 2;
 
 std::vector<std::string> assumption_names();
 /// "": none of them; "megatron": all. Throws invalid_input.
 Assumptions assumptions_named(const std::string& name);
 
-/// What times are multiplied by, to meet measured steps: of kernels the part that is products at
-/// their peak rate (`outside` layers by that, too) and the rest; of communication its latency, and
-/// what bytes take on each kind of link.
+/// What times are multiplied by, to meet measured steps: of kernels the part that is arithmetic
+/// (`outside` layers by that, too) and the rest; of communication its latency, and what bytes take
+/// on each kind of link.
 struct TimeFactors {
   double products = 1, outside = 1, memory = 1, latency = 1, within = 1, between = 1;
   double of(TaskLink link) const {
@@ -56,7 +68,7 @@ struct StepWork {
   TaskKind kind = TaskKind::kernel;
   TaskLink link = TaskLink::none;
   double seconds = 0;   // of one run
-  double products = 0;  // of these, what a kernel's FLOPs take at their peak rate
+  double products = 0;  // of these, what a kernel's arithmetic takes
   double latency = 0;   // of these, what communication takes whatever its bytes
   int64_t sent = 0;     // bytes that one run gives to other ranks
   int launches = 0;     // that the host has to ask for

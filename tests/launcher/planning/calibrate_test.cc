@@ -351,7 +351,8 @@ TEST(GpuCluster, KnownGpusAreTakenByName) {
   EXPECT_EQ(gpu_cluster(gpu, 1).memory_bandwidth, builtin_cluster("a100-40").memory_bandwidth);
 }
 
-/// 108 multiprocessors at 1.41 GHz of compute capability 8.0 are an A100's 19.5 and 312 TFLOP/s.
+/// 108 multiprocessors at 1.41 GHz of compute capability 8.0 are an A100's 19.5 and 312 TFLOP/s,
+/// and take as many tiles at a time.
 TEST(GpuCluster, OthersByTheirProperties) {
   GpuFacts gpu;
   gpu.name = "NVIDIA Unheard-of";
@@ -363,6 +364,8 @@ TEST(GpuCluster, OthersByTheirProperties) {
   EXPECT_NEAR(cluster.flops.at(DType::f32).peak, 19.5e12, 0.1e12);
   EXPECT_NEAR(cluster.flops.at(DType::bf16).peak, 312e12, 1e12);
   EXPECT_EQ(cluster.memory_bandwidth.peak, 2e12);
+  EXPECT_EQ(cluster.tiles.multiprocessors, 108);
+  EXPECT_EQ(cluster.tiles.shapes, builtin_cluster("a100-80").tiles.shapes);
   EXPECT_EQ(parse_cluster(cluster_json(cluster), "itself"), cluster);
 }
 

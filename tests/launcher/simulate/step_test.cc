@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "shardrun/bench.h"
@@ -33,24 +34,28 @@ class SimulatedSteps : public testing::Test {
   };
 
   /// On `cluster` with `planner` on `mesh`, K micro-batches. Equal plans are made once.
+  const ModelAndPlan& planned(const std::string& cluster, const std::string& planner,
+                              const std::string& mesh, int micro_batches, int stages) {
+    const std::string key =
+        cluster + planner + mesh + std::to_string(micro_batches) + "," + std::to_string(stages);
+    const auto found = plans_.find(key);
+    if (found != plans_.end()) return found->second;
+    ModelOptions options;
+    options.batch = 8, options.accumulate = micro_batches, options.dtype = "bf16";
+    Model model = load_model(world_, path_, options);
+    PlanRequest wanted;
+    wanted.mesh = mesh, wanted.planner = planner, wanted.cluster = cluster;
+    wanted.ranks = mesh_ranks(mesh) * stages;
+    wanted.with_evaluation = false;
+    wanted = request_of_stage(world_, wanted, stages);
+    TrainingPlan plan = make_plan(world_, model, wanted);
+    return plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first->second;
+  }
+
   Outcome simulated(const std::string& cluster, const std::string& planner, const std::string& mesh,
                     int micro_batches, const SimulateRequest& request) {
-    const std::string key = cluster + planner + mesh + std::to_string(micro_batches) + "," +
-                            std::to_string(request.stages);
-    auto found = plans_.find(key);
-    if (found == plans_.end()) {
-      ModelOptions options;
-      options.batch = 8, options.accumulate = micro_batches, options.dtype = "bf16";
-      Model model = load_model(world_, path_, options);
-      PlanRequest wanted;
-      wanted.mesh = mesh, wanted.planner = planner, wanted.cluster = cluster;
-      wanted.ranks = mesh_ranks(mesh) * request.stages;
-      wanted.with_evaluation = false;
-      wanted = request_of_stage(world_, wanted, request.stages);
-      TrainingPlan plan = make_plan(world_, model, wanted);
-      found = plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first;
-    }
-    const auto& [model, plan, tried] = found->second;
+    const auto& [model, plan, tried] =
+        planned(cluster, planner, mesh, micro_batches, request.stages);
     Outcome out;
     out.report = simulate(world_, model, plan, request);
     out.json = Json::parse(out.report.json);
@@ -196,6 +201,158 @@ TEST_F(SimulatedSteps, OthersRunsTakeLonger) {
   request.constants.dispatch_us = 1000;  // the host alone takes that many launches
   const Outcome eager = simulated("a100-80", "megatron", "4", 1, request);
   EXPECT_GT(eager.report.seconds, 0.1);
+}
+
+/// The host of such a run asks for one pass after the other, and begins none before all kernels of
+/// the pass before have ended. Ours asks ahead.
+TEST_F(SimulatedSteps, OthersHostWaitsForThePassBefore) {
+  SimulateRequest request;
+  request.assume = "megatron";
+  request.constants.dispatch_us = 1;  // less than any kernel takes
+  const int micro_batches = 3;
+  const Outcome out = simulated("a100-80", "auto", "1", micro_batches, request);
+  struct Span {
+    double begin, end;
+  };
+  std::vector<Span> launches, kernels;
+  const Json trace = Json::parse(out.report.trace);
+  for (const Json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || !event["args"].contains("micro_batch")) continue;
+    const Span span = {event["ts"], event["ts"].get<double>() + event["dur"].get<double>()};
+    if (event["name"] == "launch") launches.push_back(span);
+    if (event["cat"] == "kernel") kernels.push_back(span);
+  }
+  constexpr double kRounded = 1e-2;  // microseconds
+  int passes = 1;
+  ASSERT_FALSE(launches.empty());
+  for (size_t l = 1; l < launches.size(); ++l) {
+    const double now = launches[l].begin;
+    if (now <= launches[l - 1].end + kRounded) continue;
+    ++passes;
+    for (const Span& kernel : kernels)
+      EXPECT_TRUE(kernel.begin >= now - kRounded || kernel.end <= now + kRounded) << now;
+  }
+  EXPECT_EQ(passes, 2 * micro_batches);
+}
+
+/// Events of ops by the time that they take, simulated as others run them, on one device whose
+/// figures are round.
+class OthersKernels : public testing::Test {
+ protected:
+  static constexpr double kLatency = 1e-6, kVocabulary = 256, kTokens = 64, kHidden = 128;
+
+  void SetUp() override {
+    figures_ = {{"name", "round"},
+                {"nodes", 1},
+                {"devices", 1},
+                {"memory_bytes", 1e12},
+                {"kernel_latency", kLatency},
+                {"within", {{"bandwidth", 1e9}, {"latency", 0}}},
+                {"collectives", "apart"}};
+  }
+  void TearDown() override {
+    std::filesystem::remove(path_ + ".onnx");
+    std::filesystem::remove(path_ + ".json");
+  }
+
+  void write(int heads) {
+    GptModel gpt;
+    gpt.layers = 1, gpt.hidden = static_cast<int>(kHidden), gpt.heads = heads;
+    gpt.vocab = static_cast<int>(kVocabulary), gpt.context = static_cast<int>(kTokens);
+    gpt.weights = false;
+    write_gpt(gpt, path_ + ".onnx");
+  }
+
+  /// Of each event whose op begins with `op`, seconds in order. FLOPs and bytes take `rate` and
+  /// `bandwidth`.
+  std::vector<double> seconds(const std::string& op, int batch, double rate, double bandwidth) {
+    figures_["flops"] = {{"f32", {{"peak", rate}}}, {"bf16", {{"peak", rate}}}};
+    figures_["memory_bandwidth"] = {{"peak", bandwidth}};
+    std::ofstream(path_ + ".json") << figures_;
+    ModelOptions options;
+    options.batch = batch, options.dtype = "bf16";
+    const Model model = load_model(world_, path_ + ".onnx", options);
+    PlanRequest wanted;
+    wanted.mesh = "1", wanted.ranks = 1, wanted.cluster = path_ + ".json";
+    wanted.with_evaluation = false;
+    const TrainingPlan plan = make_plan(world_, model, wanted);
+    SimulateRequest request;
+    request.assume = "megatron", request.host = false;
+    const Json trace = Json::parse(simulate(world_, model, plan, request).trace);
+    std::vector<double> found;
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] == "X" && event["args"].value("op", "").starts_with(op))
+        found.push_back(event["dur"].get<double>() * 1e-6);
+    }
+    return found;
+  }
+
+  World world_ = World::threads(1);
+  Json figures_;
+  std::string path_ =
+      (std::filesystem::temp_directory_path() / ("others_kernels_" + std::to_string(::getpid())))
+          .string();
+};
+
+/// Passes over the scores, which products make along with their arithmetic: eight forward, ten
+/// backward, in two bytes. Three kernels are no products.
+TEST_F(OthersKernels, AttentionTakesItsProductsAndPassesOverScores) {
+  write(4);
+  const double scores = 8 * 4 * kTokens * kTokens, flops = 2 * scores * kHidden / 4;
+  const auto expect = [&](double rate, double bandwidth, double ahead, double back) {
+    const std::vector<double> found = seconds("attention", 8, rate, bandwidth);
+    ASSERT_EQ(found.size(), 3u);  // the forward pass runs again before the backward pass
+    for (size_t a : {0, 1}) EXPECT_NEAR(found[a], ahead + 5 * kLatency, 2e-9);
+    EXPECT_NEAR(found[2], back + 7 * kLatency, 2e-9);
+  };
+  const double pass = 2 * scores / 1e9;
+  expect(1e18, 1e9, 8 * pass, 10 * pass);
+  expect(1e9, 1e18, 2 * flops / 1e9, 4 * flops / 1e9);
+  expect(1e10, 1e9, 2 * flops / 1e10 + 6 * pass, 4 * flops / 1e10 + 6 * pass);
+}
+
+/// 32 tiles are two waves of 20, of which the second is not full. Queries with keys fill theirs,
+/// and so does the gradient of probabilities. A result of 32 columns fills half of each.
+TEST_F(OthersKernels, ProductsOfAttentionHaveTiles) {
+  write(4);
+  figures_["tiles"] = {{"multiprocessors", 20},
+                       {"shapes", Json::array({Json::array({64, 64})})},
+                       {"cache_bandwidth", {{"peak", 1e18}}},
+                       {"latency", 0}};
+  const double flops = 2.0 * 8 * kTokens * kTokens * kHidden;  // of one product
+  const std::vector<double> found = seconds("attention", 8, 1e9, 1e18);
+  ASSERT_EQ(found.size(), 3u);
+  EXPECT_NEAR(found[0], (1.25 + 2.5) * flops / 1e9 + 5 * kLatency, 2e-9);
+  EXPECT_NEAR(found[2], (1.25 + 3 * 2.5) * flops / 1e9 + 7 * kLatency, 2e-9);
+}
+
+/// 38 bytes forward and 14 backward for each logit.
+TEST_F(OthersKernels, TheLossPassesOverTheLogitsInF32) {
+  write(4);
+  double all = 0;
+  for (double one : seconds("cross_entropy", 8, 1e18, 1e9)) all += one;
+  EXPECT_NEAR(all, 52.0 * 8 * kTokens * kVocabulary / 1e9 + 8 * kLatency, 4e-9);
+}
+
+/// Of steps with many micro-batches the first are simulated, and the rest is as many times what the
+/// last of these took. That is the whole simulated step.
+TEST_F(SimulatedSteps, OfManyMicroBatchesRepeatThemselves) {
+  const int many = 24;
+  for (const char* assume : {"", "megatron"}) {
+    for (int stages : {1, 2, 4}) {
+      SimulateRequest request;
+      request.stages = stages, request.assume = assume;
+      for (double dispatch : {0.1, 30.0}) {                 // kernels take longer, or the host
+        if (request.assume.empty() && dispatch > 1) break;  // which then asks once
+        request.constants.dispatch_us = dispatch;
+        const double whole = simulated("a100-80", "dp", "2", many, request).report.seconds;
+        const ModelAndPlan& of = planned("a100-80", "dp", "2", many, stages);
+        Resimulation again(world_, of.model, of.plan, request);
+        EXPECT_NEAR(again.seconds(request.constants, many), whole, 1e-9 * whole)
+            << assume << stages << " " << dispatch;
+      }
+    }
+  }
 }
 
 TEST_F(SimulatedSteps, RefuseWhatCannotBe) {

@@ -156,7 +156,8 @@ TEST(Mcts, DescentsAreNearTheBound) {
       const std::optional<Narrowed> all = narrow(problem, {.gap = 1e-4, .memory_limit = limit});
       ASSERT_TRUE(all && all->best);
       EXPECT_GE(one.descended.seconds, all->lower_bound * (1 - 1e-9)) << mesh << ' ' << limit;
-      EXPECT_LE(one.descended.seconds, all->cost * 1.01) << mesh << ' ' << limit;
+      // Where bytes are limited they have a price, which need not meet the limit exactly.
+      EXPECT_LE(one.descended.seconds, all->cost * (limit > 0 ? 1.02 : 1.01)) << mesh << limit;
       if (limit > 0) {
         EXPECT_LE(one.descended.bytes, limit);
       }

@@ -18,7 +18,7 @@ struct SimulateConstants {
   /// Of dispatch_us, a kernel of the backward pass where each is asked for: autograd does so by
   /// itself, without Python.
   double backward = 0.1;
-  double products = 1;             // of a kernel, what its FLOPs take at their peak rate
+  double products = 1;             // of a kernel, what its arithmetic takes
   double outside = 1;              // and besides, where the kernel is of no layer
   double memory = 1;               // the rest of a kernel
   double within = 1, between = 1;  // bytes that go within a node, between nodes
