@@ -19,10 +19,15 @@
 namespace shardrun {
 namespace {
 
-constexpr int kMemoryRounds = 12, kMostHalvings = 2;
+constexpr int kMostHalvings = 2;
+/// A plan of fewer bytes than this fraction of the limit leaves room for claims that may be used,
+/// where it costs more than this times what it would if memory were no matter.
+constexpr double kFull = 0.98, kFree = 1.001;
+/// No less room than this is given to claims, times the least that they can come to: their arena
+/// may be smaller, where results are written over operands.
+constexpr double kLeastRoom = 1.01;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
 constexpr double kAmple = 0.75;
-constexpr double kPlanGap = 1e-4;
 /// A tree search ends after so many states: a share of the seconds that there are, at so many a
 /// second of one core (fewer where arguments are cut, since all is propagated again behind each
 /// action). By count, so that a plan does not depend on the machine.
@@ -59,10 +64,25 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       constraints_(graph, mesh, options.planner, options.tactics, options.requests,
                    options.pinned) {}
 
-std::optional<Plan> PlanSearch::run(PlanReport& report) {
+void PlanSearch::open(PlanReport& report) {
   SearchSpace all = prepare(report);
   if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
-  return solve(std::move(all), report);
+  pose(std::move(all), report);
+  const Effort effort{options_.solve_seconds};
+  LimitedSearch search = solver(effort);
+  LimitedResult found = solve_round(search, {}, start_, effort.seconds, report);
+  unlimited_bound_ = report.lower_bound;
+  require_a_plan(found);
+  report.cost = raw_cost(joint_->problem, *found.solution);
+  loosest_ = std::move(found.solution);
+}
+
+LaidOut PlanSearch::loose() {
+  smallest_.reset();
+  fastest_.reset();
+  ArenaUse use;
+  std::optional<LaidOut> out = fitting(*loosest_, options_.memory_limit, 1, use);
+  return out ? *out : lay_out(*loosest_, true, use);
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {
@@ -151,7 +171,7 @@ std::optional<Solution> PlanSearch::proposed_start(const FactoredProblem& proble
   for (size_t c = 0; c < proposed_.size(); ++c) {
     if (proposed_[c] >= 0) kept[c] = {proposed_[c]};
   }
-  const std::optional<Narrowed> found = narrow(restricted(problem, kept), {kPlanGap});
+  const std::optional<Narrowed> found = narrow(restricted(problem, kept), {Effort().gap});
   if (!found || !found->best) return std::nullopt;
   return expanded(*found->best, kept);
 }
@@ -263,42 +283,43 @@ LimitedOptions::Method PlanSearch::method() const {
 }
 
 /// The plan of a solution, and its arena's bytes. `share`: as in extract_plan.
-Plan PlanSearch::lay_out(const PlanContext& problem, const Solution& solution, bool share,
-                         ArenaUse& use) {
-  Plan plan = extract_plan(problem, solution, share);
+LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use) {
+  LaidOut out{extract_plan(*posed_, solution, share), node_seconds(*posed_, solution)};
+  Plan& plan = out.plan;
   plan.planner = planner_ == PlannerKind::automatic ? "ilp" : options_.planner;
   plan.recompute = options_.recomputed;
-  const FactoredProblem& claims = problem.joint.problem;
+  const FactoredProblem& claims = joint_->problem;
   use = options_.arena_use
             ? options_.arena_use(plan)
             : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
   if (options_.retime) options_.retime(plan);
-  if (!smallest_ || plan.bytes < smallest_->plan.bytes)
-    smallest_ = LaidOut{plan, node_seconds(problem, solution)};
-  return plan;
+  if (!smallest_ || plan.bytes < smallest_->plan.bytes) smallest_ = out;
+  const int64_t limit = options_.memory_limit;
+  if ((limit <= 0 || plan.bytes <= limit) && (!fastest_ || plan.seconds < fastest_->plan.seconds))
+    fastest_ = out;
+  return out;
 }
 
 /// The plan of a solution, if it fits. Readers share the copies that they want if memory allows
-/// that, else each gets its own from the hub's. `use`: of the latter.
-std::optional<Plan> PlanSearch::fitting(const PlanContext& problem, const Solution& solution,
-                                        ArenaUse& use) {
-  const int64_t limit = options_.memory_limit;
-  const auto try_one = [&](bool share) { return lay_out(problem, solution, share, use); };
+/// that, else each gets its own from the hub's. `shares`: Effort's. `use`: of the latter.
+std::optional<LaidOut> PlanSearch::fitting(const Solution& solution, int64_t limit, double shares,
+                                           ArenaUse& use) {
   // Laying out takes longer than all else, so what is likely comes first.
-  const bool ample = static_cast<double>(peak_bytes(problem.joint.problem, solution)) <
+  const bool ample = static_cast<double>(peak_bytes(joint_->problem, solution)) <
                      kAmple * static_cast<double>(limit);
   if (limit <= 0 || ample) {
-    Plan sharing = try_one(true);
-    if (limit <= 0 || sharing.bytes <= limit) return sharing;
+    LaidOut sharing = lay_out(solution, true, use);
+    if (limit <= 0 || sharing.plan.bytes <= limit) return sharing;
   }
-  Plan plan = try_one(false);
-  if (plan.bytes > limit) return std::nullopt;
-  if (!ample) {
-    Plan sharing = try_one(true);
-    if (sharing.bytes <= limit && sharing.seconds < plan.seconds) return sharing;
+  LaidOut own = lay_out(solution, false, use);
+  if (own.plan.bytes > limit) return std::nullopt;
+  if (!ample && static_cast<double>(own.plan.bytes) <= shares * static_cast<double>(limit)) {
+    ArenaUse its;
+    LaidOut sharing = lay_out(solution, true, its);
+    if (sharing.plan.bytes <= limit && sharing.plan.seconds < own.plan.seconds) return sharing;
   }
-  return plan;
+  return own;
 }
 
 int64_t PlanSearch::least_held(const SearchSpace& space) const {
@@ -326,13 +347,14 @@ void PlanSearch::restrict(SearchSpace& space) {
   held_bytes_ = least_held(space);
 }
 
-/// Throws where a round found nothing, though memory is no matter in it.
-void PlanSearch::require_a_plan(int round) const {
+/// Throws where nothing was found, though memory is no matter.
+void PlanSearch::require_a_plan(const LimitedResult& found) const {
+  if (found.solution) return;
   SR_REQUIRE(planner_ != PlannerKind::plain_ilp, invalid_input, "planner '", options_.planner,
              "': HiGHS found no plan on mesh ", mesh_.to_string(), " in ", options_.solve_seconds,
              " s; give it longer with --plan-seconds");
-  SR_REQUIRE(round > 0, invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
-             mesh_.to_string(), "; take another mesh or planner");
+  fail(ErrorKind::invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
+       mesh_.to_string(), "; take another mesh or planner");
 }
 
 /// Leaves at most as much room for claims, node by node, as this solution's arena does.
@@ -343,88 +365,101 @@ static void tighten(std::vector<int64_t>& room, int64_t limit, const ArenaUse& u
     room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
 }
 
+void PlanSearch::pose(SearchSpace space, PlanReport& report) {
+  const double begin = thread_seconds();
+  space_ = std::move(space);
+  restrict(*space_);
+  joint_ = build_problem(*space_, graph_, folding_, mesh_, times_);
+  posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, times_});
+  least_claims_ = least_peak_bytes(joint_->problem);
+  report.build_seconds += since(begin);
+  start_ = proposed_start(joint_->problem);
+}
+
+/// The plans of a pool are not all that there are: nothing of them is worth a proof.
+LimitedSearch PlanSearch::solver(const Effort& effort) const {
+  return {joint_->problem,
+          {effort.gap, method(), options_.seed, effort.proves && options_.pool == nullptr}};
+}
+
+LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& room,
+                                      const std::optional<Solution>& start, double seconds,
+                                      PlanReport& report) const {
+  const double begin = thread_seconds();
+  LimitedResult found = search.run(room, start ? &*start : nullptr, seconds);
+  report.solver = found.solver;
+  report.lower_bound = found.lower_bound;
+  report.solve_seconds += since(begin);
+  return found;
+}
+
 /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
 /// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
 /// not fit for something large that is made for one reader, that is forbidden; else the next
-/// solution must leave as much room beside its claims, node by node, as this one took. nullopt if
-/// nothing that was found fits.
-std::optional<Plan> PlanSearch::solve(SearchSpace space, PlanReport& report) {
-  auto begin = thread_seconds();
-  restrict(space);
-  JointProblem joint = build_problem(space, graph_, folding_, mesh_, times_);
-  const PlanContext posed{graph_, mesh_, folding_, space, joint, times_};
-  const FactoredProblem& problem = joint.problem;
-  report.build_seconds += since(begin);
-  begin = thread_seconds();
-  const Deadline end(options_.solve_seconds, method() == LimitedOptions::Method::plain
-                                                 ? Deadline::Clock::wall
-                                                 : Deadline::Clock::work);
-  const int64_t limit = options_.memory_limit;
-  // The plans of a pool are not all that there are: nothing of them is worth a proof.
-  LimitedSearch search(problem, {kPlanGap, method(), options_.seed, options_.pool == nullptr});
-  // First as if memory were no matter: mostly it is none. Then as if an arena held claims alone.
-  std::vector<int64_t> room, feasible(graph_.nodes().size(), limit);
-  std::optional<Solution> start = proposed_start(problem);
-  std::optional<Plan> best;
-  int halvings = 0;
-  std::vector<FactoredProblem::Edge> allowed;  // empty: nothing was forbidden
-  bool may_forbid = true;
-  const auto offer = [&](std::optional<Plan> plan, const Solution& solution) {
-    if (!plan || (best && best->seconds <= plan->seconds)) return;
-    best = std::move(plan);
+/// solution must leave as much room beside its claims, node by node, as this one took. Where it
+/// leaves room, claims may take that, too, once.
+std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, PlanReport& report) {
+  smallest_.reset();
+  fastest_.reset();
+  FactoredProblem& problem = joint_->problem;
+  const std::vector<FactoredProblem::Edge> allowed = problem.edges;
+  const Deadline end(effort.seconds, method() == LimitedOptions::Method::plain
+                                         ? Deadline::Clock::wall
+                                         : Deadline::Clock::work);
+  LimitedSearch search = solver(effort);
+  // First as if an arena held claims alone.
+  const double free = kFree * raw_cost(problem, *loosest_),
+               full = kFull * static_cast<double>(limit),
+               least = kLeastRoom * static_cast<double>(least_claims_);
+  std::vector<int64_t> room(graph_.nodes().size(), std::max(limit, static_cast<int64_t>(least)));
+  std::vector<int64_t> feasible = room;
+  std::optional<Solution> start = start_;
+  std::optional<LaidOut> best;
+  const auto offer = [&](const std::optional<LaidOut>& plan, const Solution& solution) {
+    if (!plan || (best && best->plan.seconds <= plan->plan.seconds)) return;
+    best = plan;
     report.cost = raw_cost(problem, solution);
   };
-  for (int round = 0; round < kMemoryRounds; ++round) {
-    if (round > 0 && end.passed()) break;
-    const LimitedResult found = search.run(room, start ? &*start : nullptr, end.left());
-    report.solver = found.solver;
-    if (round == 0) unlimited_bound_ = found.lower_bound;
-    // What the first two rounds know holds for all plans, while nothing is forbidden.
-    if (round <= 1 && allowed.empty())
-      report.lower_bound = std::max(report.lower_bound, found.lower_bound);
-    report.solve_seconds = since(begin);
-    if (!found.solution && !allowed.empty()) {  // too much was
-      may_forbid = false;
-      joint.problem.edges = std::exchange(allowed, {});
+  double bound = unlimited_bound_;
+  int halvings = 0;
+  bool forbidden = false, may_forbid = true, loosened = false;
+  for (int round = 0; round < effort.rounds && (round == 0 || !end.passed()); ++round) {
+    const LimitedResult found = solve_round(search, room, start, end.left(), report);
+    // What the first round knows holds for all plans.
+    if (round == 0 && room[0] == limit) bound = std::max(bound, found.lower_bound);
+    if (!found.solution && forbidden) {  // too much was
+      may_forbid = forbidden = false;
+      problem.edges = allowed;
       continue;
     }
     const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
-    if (!solution) {
-      require_a_plan(round);
-      break;
-    }
-    if (round == 0 && limit > 0 && peak_bytes(problem, *solution) > limit) {
-      room = feasible;
-      limited_ = true;
-      continue;
-    }
+    if (!solution) break;
+    const bool may_loosen = !loosened && found.solution && raw_cost(problem, *solution) > free;
     ArenaUse use;
-    std::optional<Plan> plan = fitting(posed, *solution, use);
-    const bool fits = plan.has_value();
-    offer(std::move(plan), *solution);
-    if (fits && found.solution) break;
-    start = solution;
-    bool forbidden = false;
-    if (may_forbid && !fits && found.solution) {
-      std::vector<FactoredProblem::Edge> before = problem.edges;
-      forbidden = forbid_reshardings(posed, *solution, use, limit);
-      if (forbidden && allowed.empty()) allowed = std::move(before);
-    }
-    if (round == 0) {
-      room = feasible;
-      limited_ = true;
-    } else if (forbidden) {
+    std::optional<LaidOut> fits = fitting(*solution, limit, may_loosen ? 0 : effort.shares, use);
+    offer(fits, *solution);
+    if (fits && may_loosen && static_cast<double>(fits->plan.bytes) < full) {
+      loosened = true;
+      for (int64_t& bytes : room) bytes += limit - fits->plan.bytes;
       continue;
+    }
+    if (loosened || (fits && found.solution)) break;
+    start = solution;
+    if (may_forbid && !fits && found.solution &&
+        forbid_reshardings(*posed_, *solution, use, limit)) {
+      forbidden = true;
     } else if (found.solution) {
       feasible = room;
       tighten(room, limit, use, bytes_over_time(problem, *solution));
-    } else if (round == 1 || ++halvings > kMostHalvings) {
+    } else if (round == 0 || ++halvings > kMostHalvings) {
       break;
     } else {
       // What that plan held beside need not be held beside another.
       for (size_t t = 0; t < room.size(); ++t) room[t] = (room[t] + feasible[t]) / 2;
     }
   }
+  problem.edges = allowed;
+  report.lower_bound = bound;
   return best;
 }
 

@@ -21,32 +21,53 @@ struct LaidOut {
   std::vector<double> node_seconds;  // without what brings operands to a node
 };
 
-/// Folds the graph, finds its classes' strategies, and solves the joint Problem again and again
-/// until what a solution says fits.
+/// How long a search looks for a plan within a limit, and how close to the best is good enough.
+struct Effort {
+  double seconds = 10;  // of work (planner/solver/deadline.h)
+  double gap = 1e-4;    // relative
+  bool proves = true;   // by HiGHS, where all else leaves more
+  int rounds = 11;      // solutions that are laid out at most
+  double shares = 1;    // of the limit: plans of fewer bytes are tried with copies that are shared
+};
+
+/// Folds the graph, finds its classes' strategies, and solves the joint Problem: once as if memory
+/// were no matter, and again and again until what a solution says fits.
 ///
 ///     PlanSearch search(graph, mesh, cluster, options, rules);
-///     const std::optional<Plan> plan = search.run(report);
-///     if (!plan) ... search.smallest() ...
+///     search.open(report);
+///     search.loose();
+///     if (!search.fastest()) search.within(options.memory_limit, Effort(), report);
+///     if (!search.fastest()) ... search.smallest() ...
 class PlanSearch {
  public:
   /// All must outlive this.
   PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
              const PlanOptions& options, RuleCache& rules);
 
-  /// nullopt if none that was found fits. Throws invalid_input where planner, requests and what is
-  /// avoided leave no plan.
-  std::optional<Plan> run(PlanReport& report);
+  /// Finds the strategies, and solves as if memory were no matter. Throws invalid_input where
+  /// planner, requests and what is avoided leave no plan.
+  void open(PlanReport& report);
+  /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
+  LaidOut loose();
+  /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on
+  /// these and the effort alone, not on earlier calls.
+  std::optional<LaidOut> within(int64_t limit, const Effort& effort, PlanReport& report);
 
-  /// A game over all strategies of this search, which must outlive it. Instead of run().
+  PlanSearch(const PlanSearch&) = delete;
+  PlanSearch& operator=(const PlanSearch&) = delete;
+
+  /// A game over all strategies of this search, which must outlive it. Instead of open().
   std::unique_ptr<GameTable> table(const GameOptions& rules);
   RuleOf rule_of() const;
 
-  /// Of the plans that were laid out the one of the fewest bytes.
+  /// Of the plans that the last call laid out the one of the fewest bytes, and the fastest that
+  /// fits the options' limit.
   const std::optional<LaidOut>& smallest() const { return smallest_; }
+  const std::optional<LaidOut>& fastest() const { return fastest_; }
   /// Of all plans, whatever they need.
   double unlimited_bound() const { return unlimited_bound_; }
-  /// Does what would be the best if memory were no matter not fit?
-  bool limited() const { return limited_; }
+  /// No plan's claims come to less at their fullest time.
+  int64_t least_claims() const { return least_claims_; }
   /// What persists comes to at least so much on a rank, in any plan.
   int64_t held_bytes() const { return held_bytes_; }
 
@@ -65,10 +86,15 @@ class PlanSearch {
   std::vector<Strategy> pooled(const Folding::Class& members);
   void drop_avoided(SearchSpace& space) const;
   void restrict(SearchSpace& space);
-  void require_a_plan(int round) const;
-  std::optional<Plan> solve(SearchSpace space, PlanReport& report);
-  Plan lay_out(const PlanContext& problem, const Solution& solution, bool share, ArenaUse& use);
-  std::optional<Plan> fitting(const PlanContext& problem, const Solution& solution, ArenaUse& use);
+  void require_a_plan(const LimitedResult& found) const;
+  void pose(SearchSpace space, PlanReport& report);
+  LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& room,
+                            const std::optional<Solution>& start, double seconds,
+                            PlanReport& report) const;
+  LimitedSearch solver(const Effort& effort) const;
+  LaidOut lay_out(const Solution& solution, bool share, ArenaUse& use);
+  std::optional<LaidOut> fitting(const Solution& solution, int64_t limit, double shares,
+                                 ArenaUse& use);
   int64_t least_held(const SearchSpace& space) const;
   LimitedOptions::Method method() const;
 
@@ -84,11 +110,15 @@ class PlanSearch {
   Constraints constraints_;
   Folding folding_;
   std::vector<SpmdRule> class_rules_;
-  bool limited_ = false;
   double unlimited_bound_ = 0;
-  int64_t held_bytes_ = 0;
-  std::optional<LaidOut> smallest_;
+  int64_t held_bytes_ = 0, least_claims_ = 0;
+  std::optional<LaidOut> smallest_, fastest_;
   std::vector<int> proposed_;  // by class, what a tree search's cheapest has of those kept; or -1
+  // What is solved, from open() on.
+  std::optional<SearchSpace> space_;
+  std::optional<JointProblem> joint_;
+  std::optional<PlanContext> posed_;
+  std::optional<Solution> start_, loosest_;  // the latter as if memory were no matter
 };
 
 }  // namespace shardrun

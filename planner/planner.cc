@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "graph/passes/recompute.h"
 #include "planner/hints.h"
@@ -19,21 +23,25 @@ namespace {
 
 /// Where memory leaves more than this unproven, the baselines are tried as well.
 constexpr double kWideGap = 1e-2;
-/// Where memory costs more than this, recomputing is tried as well, a few times with what was
-/// beside the values the last time.
-constexpr double kWorthRecomputing = 1e-3;
-constexpr int kRecomputeRounds = 6;
-/// What needs so many times the limit will not fit with more that is computed again.
-constexpr double kHopeless = 1.5;
-/// A refusal names a limit that is this close to one that nothing was found for.
-constexpr double kClose = 1.03;
-/// While none has failed, the next limit that is tried is this fraction of the least that was
-/// found.
-constexpr double kLess = 0.8;
-constexpr int kLeastRounds = 8;
-/// Each of them is looked at so often, for so long.
-constexpr int kProbes = 2;
-constexpr double kProbeSeconds = 0.1;
+/// Numbers of bytes that are looked at: so many from one to its double. So many in a row that gain
+/// less than this factor on those above them are the last, and so is one that is so much slower.
+constexpr double kTargets = 8, kGain = 0.99, kSlower = 1.03;
+constexpr int kMostIdle = 2;
+/// A search for one of them may take this fraction of the seconds, and ends this close to the best:
+/// exact times differ from costs by more. Copies are shared where so much of the bytes is in use.
+constexpr double kTargetFraction = 0.1, kTargetGap = 5e-3, kTargetShares = 0.9;
+constexpr int kTargetRounds = 2;
+/// Claims come to at most so many times what an arena takes, where results are written over
+/// operands.
+constexpr double kClaimed = 1.15;
+/// Room for which it is chosen what to compute again: of what is alive at the fullest moment if
+/// nothing is, this fraction and its powers.
+constexpr double kRoom = 0.8, kCloseRoom = 0.97;
+constexpr int kRooms = 10;
+/// Where the plan of fewest bytes is looked for: the least that claims can come to, and so much
+/// more of that each time. Which of them has the smallest arena nobody knows.
+constexpr double kMoreClaims = 0.02;
+constexpr int kLeastRounds = 5;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
 
@@ -62,21 +70,23 @@ class Planning {
 
   Plan run() {
     if (too_many_axes()) fill_pool();
-    keep_all();
-    if (plan_ && plan_->hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts))
-      hide_sums();
-    const bool memory_costs_time =
-        !plan_ || unlimited_bound_ < report_.cost * (1 - kWorthRecomputing);
-    if (may_recompute() && limited_ && memory_costs_time) compute_again();
-    if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
-    if (!plan_) take_smallest();
-    if (!plan_) refuse();
+    Version& own = versions_.emplace_back();
+    own.options = options_;
+    open(own);
+    held_bytes_ = own.search->held_bytes();
+    note_own(own.report);
+    loose_ = own.search->loose();
+    take(own, own.report);
+    if (plan_) {
+      if (hides(*plan_)) look_at_hidden();
+    } else {
+      plan_within();
+    }
     report_.distinct_rules = rules_.distinct_rules();
     report_.kept_rules = rules_.kept_rules();
     return *plan_;
   }
 
- private:
   bool is_free() const { return kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp; }
   bool too_many_axes() const {
     int axes = 0;
@@ -101,29 +111,49 @@ class Planning {
       coarse.retime = nullptr;
       PlanSearch search(graph_, merged.mesh, cluster_, coarse, rules_);
       PlanReport its;
-      const std::optional<Plan> plan = search.run(its);
+      search.open(its);
+      search.loose();
+      if (!search.fastest()) search.within(options_.memory_limit, {options_.solve_seconds}, its);
       add_time(its);
-      const auto add = [&](const Plan& found) {
-        for (const auto& [name, node] : found.nodes) pool_[name].push_back(refined(node, merged));
-      };
-      if (plan) add(*plan);
-      if (search.smallest()) add(search.smallest()->plan);
+      for (const std::optional<LaidOut>& found : {search.fastest(), search.smallest()}) {
+        if (!found) continue;
+        for (const auto& [name, node] : found->plan.nodes)
+          pool_[name].push_back(refined(node, merged));
+      }
     }
     options_.pool = &pool_;
     report_.has_bound = false;
   }
 
+  Effort thorough() const { return {options_.solve_seconds}; }
+  Effort quick(int rounds = kTargetRounds) const {
+    return {kTargetFraction * options_.solve_seconds, kTargetGap, false, rounds, kTargetShares};
+  }
+
   bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
 
-  /// The fastest so far, with what its search says.
-  void offer(const std::optional<Plan>& plan, const PlanReport& its) {
-    if (!plan || (plan_ && plan_->seconds <= plan->seconds)) return;
-    plan_ = plan;
-    report_.nodes = its.nodes;
-    report_.folded_nodes = its.folded_nodes;
+  /// The step, with some of it computed again or under a known parallelism, and its search.
+  struct Version {
+    PlanOptions options;
+    std::optional<Graph> step;  // where anything is computed again
+    std::optional<PlanSearch> search;
+    PlanReport report;                // of what is found if memory is no matter
+    double bound = 0;                 // of the cost of all plans
+    bool possible = true;             // no request contradicts it
+    int64_t missed = 0;               // bytes for which nothing was found
+    std::unique_ptr<Version> hidden;  // as if sums of gradients took no time
+  };
+
+  /// What a search laid out last, if that fits and is the fastest so far. `its`: what it says.
+  void take(const Version& version, const PlanReport& its) {
+    const std::optional<LaidOut>& found = version.search->fastest();
+    if (!found || (plan_ && plan_->seconds <= found->plan.seconds)) return;
+    plan_ = found->plan;
+    report_.nodes = version.report.nodes;
+    report_.folded_nodes = version.report.folded_nodes;
     report_.solver = its.solver;
     report_.cost = its.cost;
-    report_.lower_bound = std::min(unlimited_bound_, its.cost);
+    report_.lower_bound = std::min(version.bound, its.cost);
   }
   void add_time(const PlanReport& its) {
     report_.kernel_runs += its.kernel_runs;
@@ -132,185 +162,237 @@ class Planning {
     report_.solve_seconds += its.solve_seconds;
   }
 
-  /// The planner's own search; where memory leaves much unproven, the baselines as well.
-  void keep_all() {
-    PlanSearch own(graph_, mesh_, cluster_, options_, rules_);
-    plan_ = own.run(report_);
-    note_kept(own.smallest());
-    limited_ = own.limited();
-    held_bytes_ = own.held_bytes();
-    unlimited_bound_ = own.unlimited_bound();
-    const double gap = plan_ && report_.cost > 0 ? 1 - report_.lower_bound / report_.cost : 1;
-    if (!is_free() || options_.pool != nullptr || !options_.tactics.empty() || !limited_ ||
-        graph_.updates.empty() || gap <= kWideGap)
-      return;
-    for (const std::string& name : baselines_of(mesh_)) try_baseline(name);
+  /// What is said of the planner's own search.
+  void note_own(const PlanReport& its) {
+    report_.unresolved = its.unresolved;
+    report_.has_bound = report_.has_bound && its.has_bound;
+    report_.found_tactics = its.found_tactics;
+    report_.found_seconds = its.found_seconds;
+    report_.descended_seconds = its.descended_seconds;
+    report_.tree_seconds = its.tree_seconds;
+    report_.evaluations = its.evaluations;
   }
 
-  /// Where gradients are summed beside kernels, the search looks again as if that took no time.
-  void hide_sums() {
-    PlanOptions hidden = options_;
-    hidden.exposed = 0;
-    PlanSearch search(graph_, mesh_, cluster_, hidden, rules_);
-    PlanReport its;
-    const std::optional<Plan> plan = search.run(its);
-    add_time(its);
-    note_kept(search.smallest());
-    if (!plan || plan->seconds >= plan_->seconds) return;
-    offer(plan, its);
-    report_.lower_bound = its.lower_bound;
-  }
-
-  /// Looks for the plan of fewest bytes, and where that fits, for the fastest that does.
-  void try_baseline(const std::string& name) {
-    PlanOptions other = options_;
-    other.planner = name;
-    other.memory_limit = 1;
-    PlanReport tight, its;
+  /// Makes the search, once. False if it is impossible.
+  bool open(Version& version) {
+    if (version.search || !version.possible) return version.possible;
+    if (!version.options.recomputed.empty())
+      version.step = with_recomputed(graph_, version.options.recomputed);
+    version.search.emplace(version.step ? *version.step : graph_, mesh_, cluster_, version.options,
+                           rules_);
     try {
-      PlanSearch least(graph_, mesh_, cluster_, other, rules_);
-      least.run(tight);
-      add_time(tight);
-      const std::optional<LaidOut>& found = least.smallest();
-      if (!found) return;
-      keep_smaller(least_baseline_, found);
-      if (found->plan.bytes > options_.memory_limit) return;
-      other.memory_limit = options_.memory_limit;
-      PlanSearch baseline(graph_, mesh_, cluster_, other, rules_);
-      offer(baseline.run(its), its);
-      add_time(its);
+      version.search->open(version.report);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::invalid_input) throw;  // a request contradicts it
+      const bool known = version.options.planner != options_.planner;
+      if (!known || error.kind() != ErrorKind::invalid_input) throw;
+      version.possible = false;  // a request contradicts it
     }
+    add_time(version.report);
+    version.bound = version.report.lower_bound;
+    Version& own = versions_.front();
+    if (version.options.exposed == options_.exposed) {
+      version.bound = own.report.lower_bound;
+    } else if (!version.options.recomputed.empty() && open(hidden(own))) {
+      version.bound = hidden(own).report.lower_bound;
+    }
+    return version.possible;
   }
 
-  /// The plan that takes the least time if memory is no matter.
-  const std::optional<LaidOut>& loose() {
-    if (looked_loose_) return loose_;
-    looked_loose_ = true;
-    PlanOptions free = options_;
-    free.memory_limit = 0;
-    PlanSearch search(graph_, mesh_, cluster_, free, rules_);
-    PlanReport its;
-    search.run(its);
+  /// May there be a plan of so many bytes?
+  bool may_fit(Version& version, int64_t bytes) {
+    return open(version) && static_cast<double>(version.search->least_claims()) <
+                                kClaimed * static_cast<double>(bytes);
+  }
+
+  std::optional<LaidOut> within(Version& version, int64_t bytes, const Effort& effort,
+                                PlanReport& its) {
+    its = {};
+    std::optional<LaidOut> found = version.search->within(bytes, effort, its);
     add_time(its);
-    loose_ = search.smallest();
-    return loose_;
+    // Holds for all plans that fit, where those that compute something again are none.
+    if (bytes == options_.memory_limit && !may_recompute() &&
+        version.options.planner == options_.planner)
+      version.bound = std::max(version.bound, its.lower_bound);
+    take(version, its);
+    if (!found) version.missed = std::max(version.missed, bytes);
+    return found;
   }
 
-  /// Under which it is chosen what to compute again: the plan that takes the least time, and the
-  /// one of the fewest bytes that keeps all. Of what is cut so, less need be computed again.
-  std::vector<LaidOut> bases() {
-    std::vector<LaidOut> out;
-    if (loose()) out.push_back(*loose());
-    if (smallest_kept_ && (out.empty() || smallest_kept_->plan.values != out[0].plan.values))
-      out.push_back(*smallest_kept_);
+  bool hides(const Plan& plan) const {
+    return plan.hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts);
+  }
+
+  /// The same as if sums of gradients took no time, as where they run beside kernels.
+  Version& hidden(Version& version) {
+    if (!version.hidden) {
+      version.hidden = std::make_unique<Version>();
+      version.hidden->options = version.options;
+      version.hidden->options.exposed = 0;
+    }
+    return *version.hidden;
+  }
+
+  /// The step with more and more computed again: of what a plan keeps at its fullest moment, room
+  /// for a fraction and its powers, whatever the limit is.
+  std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner) {
+    if (!may_recompute()) return {};
+    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
+    const auto most = static_cast<double>(*std::max_element(alive.begin(), alive.end()));
+    return computing_again(base, planner, kRoom * most, kRoom);
+  }
+  /// The same where nothing can be cut: what fits the limit follows from what is computed again
+  /// alone, but for workspaces and gaps.
+  std::vector<Version*> computing_again_within_limit(const LaidOut& base) {
+    if (!may_recompute()) return {};
+    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
+    const int64_t rest = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
+    return computing_again(base, options_.planner,
+                           static_cast<double>(options_.memory_limit - rest), kCloseRoom);
+  }
+  std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner,
+                                        double room, double factor) {
+    std::vector<Version*> out;
+    const ValueBytes bytes = local_bytes(graph_, base.plan);
+    std::set<std::string> last;
+    for (int k = 0; k < kRooms; ++k, room *= factor) {
+      std::set<std::string> chosen =
+          choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(room));
+      if (chosen == last) continue;
+      Version& version = versions_.emplace_back();
+      version.options = options_;
+      version.options.planner = planner;
+      version.options.recomputed = last = std::move(chosen);
+      out.push_back(&version);
+    }
     return out;
   }
 
-  /// Plans that compute some of the forward pass again, instead of what was found if that does not
-  /// fit, or takes longer.
-  void compute_again() {
-    const auto is_fast = [&] {
-      return plan_ && loose() && plan_->seconds <= loose()->plan.seconds * (1 + kWorthRecomputing);
-    };
-    for (const LaidOut& base : bases()) {
-      if (is_fast()) return;
+  /// Known parallelisms, those that hold the least first.
+  const std::vector<Version*>& baselines() {
+    if (std::exchange(looked_baselines_, true) || !is_free() || options_.pool != nullptr ||
+        !options_.tactics.empty() || graph_.updates.empty())
+      return baselines_;
+    for (const std::string& name : baselines_of(mesh_)) {
+      Version& version = versions_.emplace_back();
+      version.options = options_;
+      version.options.planner = name;
+      if (open(version)) baselines_.push_back(&version);
+    }
+    const auto claims = [](const Version* one) { return one->search->least_claims(); };
+    std::stable_sort(baselines_.begin(), baselines_.end(),
+                     [&](Version* a, Version* b) { return claims(a) < claims(b); });
+    return baselines_;
+  }
+
+  /// Of a plan that fits though memory was no matter.
+  void look_at_hidden() {
+    Version& twin = hidden(versions_.front());
+    open(twin);
+    (void)twin.search->loose();
+    take(twin, twin.report);
+    if (!twin.search->fastest()) {
       PlanReport its;
-      offer(computed_again(base, options_, kRecomputeRounds, its), its);
+      within(twin, options_.memory_limit, thorough(), its);
     }
   }
 
-  /// The step with what is computed again, of what a base keeps too much for its limit, planned
-  /// like any other. nullopt: nothing that fits was found.
-  std::optional<Plan> computed_again(const LaidOut& base, PlanOptions again, int rounds,
-                                     PlanReport& report) {
-    const int64_t limit = again.memory_limit;
-    const ValueBytes bytes = local_bytes(graph_, base.plan);
-    const std::vector<int64_t> alive = bytes_alive(graph_, bytes);
-    // What persists, workspaces, and the gaps between buffers.
-    int64_t overhead = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
-    for (int round = 0; round < rounds; ++round) {
-      std::set<std::string> chosen =
-          choose_recomputed(graph_, bytes, base.node_seconds, limit - overhead);
-      if (chosen.empty() || chosen == again.recomputed) return std::nullopt;
-      again.recomputed = std::move(chosen);
-      const Graph step = with_recomputed(graph_, again.recomputed);
-      PlanSearch search(step, mesh_, cluster_, again, rules_);
-      report = {};
-      const std::optional<Plan> plan = search.run(report);
-      add_time(report);
-      const std::optional<LaidOut>& smallest = search.smallest();
-      note(smallest);
-      if (plan || !smallest || smallest->plan.bytes <= limit ||
-          static_cast<double>(smallest->plan.bytes) > kHopeless * static_cast<double>(limit))
-        return plan;
-      overhead += smallest->plan.bytes - limit;
+  void plan_within() {
+    again_ = mesh_.size() > 1 ? computing_again(*loose_, options_.planner)
+                              : computing_again_within_limit(*loose_);
+    if (hides(loose_->plan)) {
+      Version& twin = hidden(versions_.front());
+      open(twin);
+      hiding_helps_ = twin.search->loose().plan.seconds < loose_->plan.seconds;
     }
-    return std::nullopt;
+    const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
+    if (looks_below) go_down();
+    if (!plan_) look_at(options_.memory_limit, looks_below ? quick() : thorough());
+    if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
+    if (!plan_) refuse();
   }
 
-  static void keep_smaller(std::optional<LaidOut>& known, const std::optional<LaidOut>& found) {
-    if (found && (!known || found->plan.bytes < known->plan.bytes)) known = found;
+  /// Numbers of bytes up to the limit that do not follow from it, from above, as long as the next
+  /// has a faster plan. So what is found for a limit is found for a higher one, too.
+  void go_down() {
+    const double steps =
+        std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kTargets);
+    double best = kInfeasible;
+    int idle = 0;
+    for (int k = 0; idle < kMostIdle; ++k) {
+      const double seconds =
+          look_at(static_cast<int64_t>(std::exp2((steps - k) / kTargets)), quick());
+      if (seconds == kInfeasible || seconds > best * kSlower) return;
+      idle = seconds < best * kGain ? 0 : idle + 1;
+      best = std::min(best, seconds);
+    }
   }
-  void note(const std::optional<LaidOut>& found) { keep_smaller(smallest_, found); }
-  void note_kept(const std::optional<LaidOut>& found) {
-    keep_smaller(smallest_kept_, found);
-    note(found);
+
+  /// The fastest step of so many bytes that is found, in seconds: with more and more computed
+  /// again, until that takes longer; that one as if sums of gradients took no time; and known
+  /// parallelisms.
+  double look_at(int64_t bytes, const Effort& effort) {
+    double best = kInfeasible, cost = kInfeasible, gap = 1;
+    Version* fastest = nullptr;
+    bool faster = true;
+    const auto try_version = [&](Version& version) {
+      if (version.missed >= bytes || !may_fit(version, bytes) || version.report.lower_bound >= cost)
+        return;
+      PlanReport its;
+      const std::optional<LaidOut> found = within(version, bytes, effort, its);
+      if (!found) return;
+      faster = found->plan.seconds < best;
+      if (!faster) return;
+      best = found->plan.seconds;
+      cost = its.cost;
+      gap = 1 - its.lower_bound / its.cost;
+      fastest = &version;
+    };
+    try_version(versions_.front());
+    for (size_t k = 0; k < again_.size() && faster; ++k) try_version(*again_[k]);
+    if (!plan_ || (!may_recompute() && gap > kWideGap)) {
+      for (Version* known : baselines()) try_version(*known);
+    }
+    if (hiding_helps_ && fastest != nullptr && may_fit(hidden(*fastest), bytes)) {
+      PlanReport its;
+      const std::optional<LaidOut> found = within(hidden(*fastest), bytes, effort, its);
+      if (found) best = std::min(best, found->plan.seconds);
+    }
+    return best;
+  }
+
+  void note(const std::optional<LaidOut>& found) {
+    if (found && (!smallest_ || found->plan.bytes < smallest_->plan.bytes)) smallest_ = found;
   }
 
   /// The plan that needs least: it is taken if it fits, and its bytes are what a refusal names.
   /// What is found does not depend on the limit that was asked for, so a limit of so many bytes
   /// will do.
   void look_for_least() {
-    smallest_ = smallest_kept_ = least_baseline_;
-    if (may_recompute()) {
-      note_kept(loose());
-      try_limits_below();
-    } else {
-      look_for_smallest();
-    }
-  }
-
-  /// Limits below the least that was found, until one that is close to it is not met.
-  void try_limits_below() {
-    const std::vector<LaidOut> from = bases();
-    double missed = 0;
-    for (int round = 0; round < kLeastRounds && smallest_; ++round) {
-      const auto least = static_cast<double>(smallest_->plan.bytes);
-      const double limit =
-          missed > 0 ? std::min(std::sqrt(missed * least), least / kClose) : kLess * least;
-      PlanOptions probe = options_;
-      probe.memory_limit = static_cast<int64_t>(limit);
-      probe.solve_seconds = std::min(options_.solve_seconds, kProbeSeconds);
-      for (const LaidOut& base : from) {
-        PlanReport its;
-        if (static_cast<double>(smallest_->plan.bytes) > limit)
-          (void)computed_again(base, probe, kProbes, its);
+    note(loose_);
+    const auto lay_out = [&](Version& version, double bytes) {
+      PlanReport its;
+      within(version, static_cast<int64_t>(bytes), quick(1), its);
+      note(version.search->smallest());
+    };
+    const auto look_at_least = [&](Version& version) {
+      if (!may_fit(version, smallest_->plan.bytes)) return;
+      const auto least = static_cast<double>(version.search->least_claims());
+      for (int k = 0; k < kLeastRounds; ++k) lay_out(version, least * (1 + k * kMoreClaims));
+    };
+    const std::vector<Version*> loosest = computing_again(*loose_, options_.planner);
+    look_at_least(loosest.empty() ? versions_.front() : *loosest.back());
+    for (Version* known : baselines()) {
+      // The first holds the least, and what it computes again is chosen for what it keeps.
+      const bool first = known == baselines_.front();
+      if (!first && !may_fit(*known, smallest_->plan.bytes)) continue;
+      lay_out(*known, 1);
+      if (!first || !known->search->smallest()) continue;
+      const LaidOut base = *known->search->smallest();
+      for (const std::string& planner : {options_.planner, known->options.planner}) {
+        const std::vector<Version*> again = computing_again(base, planner);
+        if (!again.empty()) look_at_least(*again.back());
       }
-      if (static_cast<double>(smallest_->plan.bytes) <= limit) continue;
-      if (limit * kClose >= least) return;
-      missed = limit;
     }
-  }
-
-  /// With all values kept, as if there were no memory at all.
-  void look_for_smallest() {
-    PlanOptions tight = options_;
-    tight.memory_limit = 1;
-    PlanSearch search(graph_, mesh_, cluster_, tight, rules_);
-    PlanReport its;
-    search.run(its);
-    add_time(its);
-    note_kept(search.smallest());
-  }
-
-  /// What was found for less memory fits after all.
-  void take_smallest() {
-    if (!smallest_ || smallest_->plan.bytes > options_.memory_limit) return;
-    PlanReport its;
-    its.cost = smallest_->plan.seconds;
-    offer(smallest_->plan, its);
   }
 
   [[noreturn]] void refuse() const {
@@ -334,12 +416,11 @@ class Planning {
   const PlannerKind kind_ = *planner_named(options_.planner);
   RuleCache& rules_;
   PlanReport& report_;
+  std::deque<Version> versions_;  // the first: nothing computed again, no known parallelism
+  std::vector<Version*> again_, baselines_;
+  bool looked_baselines_ = false, hiding_helps_ = false;
   std::optional<Plan> plan_;
-  std::optional<LaidOut> loose_;
-  std::optional<LaidOut> smallest_, smallest_kept_;  // the latter computes nothing again
-  std::optional<LaidOut> least_baseline_;            // of all baselines the plan of fewest bytes
-  bool limited_ = false, looked_loose_ = false;
-  double unlimited_bound_ = 0;
+  std::optional<LaidOut> loose_, smallest_;
   int64_t held_bytes_ = 0;
 };
 

@@ -119,10 +119,10 @@ InputContents contents_of(const Model::Impl& model) {
 /// each.
 PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
                        const std::function<void(const std::string&)>& on_progress = nullptr) {
-  options.arena_use = [&, on_progress, limit = options.memory_limit](const Plan& candidate) {
+  options.arena_use = [&, on_progress](const Plan& candidate) {
     if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
-    return arena_use(programs->fullest(limit), programs->graph());
+    return arena_use(programs->fullest(0), programs->graph());
   };
   options.retime = [&](Plan& candidate) {
     retime(*measures.train.of(candidate), cluster, candidate);

@@ -11,21 +11,13 @@ namespace {
 
 size_t at(int i) { return static_cast<size_t>(i); }
 
-}  // namespace
-
-double raw_cost(const FactoredProblem& problem, const Solution& solution) {
-  double sum = 0;
-  for (size_t i = 0; i < problem.nodes.size(); ++i) sum += problem.nodes[i].cost[at(solution[i])];
-  for (const FactoredProblem::Edge& edge : problem.edges)
-    sum += edge.cost(at(solution[at(edge.from)]), at(solution[at(edge.to)]));
-  return sum;
-}
-
-std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solution& solution) {
+/// `bytes_of`: of a node's claim.
+template <typename BytesOf>
+std::vector<int64_t> added_up(const FactoredProblem& problem, const BytesOf& bytes_of) {
   std::vector<int64_t> change(1, 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     for (const Problem::Claim& claim : problem.nodes[i].claims) {
-      const int64_t bytes = claim.bytes[at(solution[i])];
+      const int64_t bytes = bytes_of(i, claim);
       for (const Problem::Interval& live : claim.live) {
         if (live.first > live.last) continue;
         if (change.size() < at(live.last) + 2) change.resize(at(live.last) + 2, 0);
@@ -39,9 +31,38 @@ std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solut
   return change;
 }
 
-int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution) {
-  const std::vector<int64_t> use = bytes_over_time(problem, solution);
+int64_t most_of(const std::vector<int64_t>& use) {
   return use.empty() ? 0 : *std::max_element(use.begin(), use.end());
+}
+
+}  // namespace
+
+double raw_cost(const FactoredProblem& problem, const Solution& solution) {
+  double sum = 0;
+  for (size_t i = 0; i < problem.nodes.size(); ++i) sum += problem.nodes[i].cost[at(solution[i])];
+  for (const FactoredProblem::Edge& edge : problem.edges)
+    sum += edge.cost(at(solution[at(edge.from)]), at(solution[at(edge.to)]));
+  return sum;
+}
+
+std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solution& solution) {
+  return added_up(
+      problem, [&](size_t i, const Problem::Claim& claim) { return claim.bytes[at(solution[i])]; });
+}
+
+int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution) {
+  return most_of(bytes_over_time(problem, solution));
+}
+
+int64_t least_peak_bytes(const FactoredProblem& problem) {
+  return most_of(added_up(problem, [&](size_t i, const Problem::Claim& claim) {
+    int64_t least = -1;  // of a node without a choice: none
+    for (size_t a = 0; a < claim.bytes.size(); ++a) {
+      const bool allowed = problem.nodes[i].cost[a] < kInfeasible;
+      if (allowed && (least < 0 || claim.bytes[a] < least)) least = claim.bytes[a];
+    }
+    return std::max<int64_t>(least, 0);
+  }));
 }
 
 Kept all_kept(const FactoredProblem& problem) {

@@ -52,6 +52,8 @@ double raw_cost(const FactoredProblem& problem, const Solution& solution);
 std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solution& solution);
 /// The most of them at one time.
 int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution);
+/// No solution has a lower peak: each claim alone has the fewest bytes that it can have.
+int64_t least_peak_bytes(const FactoredProblem& problem);
 
 Kept all_kept(const FactoredProblem& problem);
 /// Removes strategies that are forbidden, or that all of some neighbour's forbid. False if a node

@@ -2,6 +2,7 @@
 #include "planner/solver/limited_search.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -196,6 +197,14 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
   int64_t limit = 0;
   std::optional<Narrowed> narrowed;
   bool fresh = true, polish = room.empty() || plainly;  // when the times are found
+  std::optional<Solution> smallest;                     // by its fullest of all times
+  int64_t least_peak = std::numeric_limits<int64_t>::max();
+  const auto note = [&](const Solution& solution) {
+    const int64_t peak = peak_bytes(problem_, solution);
+    if (peak >= least_peak || raw_cost(problem_, solution) >= kInfeasible) return;
+    least_peak = peak;
+    smallest = solution;
+  };
   for (int round = 0; round < kSettings.rounds; ++round) {
     if (fresh) {
       now = room.empty() || rows_.empty() ? problem_ : at_rows(room, limit);
@@ -212,7 +221,9 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
             : polish    ? polished(now, limit, *narrowed, seconds)
                         : result_of(*narrowed);
     for (auto* solution : {&found.solution, &found.smallest}) {
-      if (*solution) (*solution)->resize(problem_.nodes.size());
+      if (!*solution) continue;
+      (*solution)->resize(problem_.nodes.size());
+      if (!room.empty()) note(**solution);
     }
     lower_bound = std::max(lower_bound, found.lower_bound);
     const std::optional<Solution>& seen = found.solution ? found.solution : found.smallest;
@@ -225,9 +236,10 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
   }
   // The last solution may be one that time left no more rounds for.
   if (!room.empty() && found.solution && add_rows(room, *found.solution)) {
-    found.smallest = std::exchange(found.solution, std::nullopt);
+    found.solution = std::nullopt;
     found.cost = kInfeasible;
   }
+  if (smallest) found.smallest = std::move(smallest);
   found.lower_bound = std::min(lower_bound, found.cost);
   return found;
 }

@@ -45,7 +45,7 @@ class LimitedSearch {
 
   /// `room`: bytes that claims may hold, per time; empty: not limited. `start`: a known solution,
   /// or null. `seconds`: of work (planner/solver/deadline.h), of the wall's clock for `plain`.
-  /// Times found by earlier calls are kept. Where none was found, `smallest` is the one whose
+  /// Times found by earlier calls are kept. `smallest` is, of all that were seen, the one whose
   /// fullest time is least.
   LimitedResult run(const std::vector<int64_t>& room, const Solution* start, double seconds);
 

@@ -93,6 +93,15 @@ TEST(LimitedSearch, WhereNothingFitsTheSmallestSeenIsKnown) {
   EXPECT_LT(raw_cost(problem, *found.smallest), kInfeasible);
 }
 
+TEST(LimitedSearch, NothingFitsBelowTheLeastPeak) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const FactoredProblem problem = random_problem(7, seed, true, 5);
+    const int64_t least = least_peak_bytes(problem);
+    EXPECT_GT(least, 0) << "seed " << seed;
+    EXPECT_EQ(testing::optimum_within(problem, least - 1), kInfeasible) << "seed " << seed;
+  }
+}
+
 /// The other methods solve the same problem: the plain program exactly, the beam no better.
 TEST(LimitedSearch, TheMethodsAgree) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
