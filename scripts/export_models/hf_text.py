@@ -32,9 +32,9 @@ def network(auto, kind, options):
 def register(table, auto, wrap, sample=tokens, common=None, lr=0.05):
     for kind, own in table.items():
         own = dict(own)
-        rate, says = own.pop("lr", lr), own.pop("says", {})
+        training = dict(lr=lr) | {name: own.pop(name) for name in ("lr", "steps", "says") if name in own}
         options = (common or {}) | own
-        model(sample, name="hf_" + kind.replace("-", "_"), lr=rate, says=says)(
+        model(sample, name="hf_" + kind.replace("-", "_"), **training)(
             lambda kind=kind, options=options: wrap(network(auto, kind, options)))
 
 
@@ -113,7 +113,7 @@ register({"mbart": {}, "pegasus": {}, "marian": {}, "blenderbot": {}, "blenderbo
 register({"mt5": {}, "umt5": {}, "longt5": dict(local_radius=3)}, hf.AutoModelForSeq2SeqLM, Translator, common=T5)
 register({"prophetnet": dict(vocab_size=VOCAB, hidden_size=WIDTH, num_encoder_layers=1, num_decoder_layers=1, num_encoder_attention_heads=4, num_decoder_attention_heads=4,
                              encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, ngram=2, num_buckets=8, relative_max_distance=16, pad_token_id=0),
-          "fsmt": dict(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["en", "de"], **{k: v for k, v in PAIR.items() if k != "vocab_size"})},
+          "fsmt": dict(says={"legacy": "holds sines or cosines of positions and is not trained"}, src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["en", "de"], **{k: v for k, v in PAIR.items() if k != "vocab_size"})},
          hf.AutoModelForSeq2SeqLM, Translator)
 
 # As deep as they are published: what planning takes grows with the depth alone.
