@@ -19,13 +19,15 @@ class Classifier(nn.Module):
         return F.cross_entropy(self.body(x), y, label_smoothing=self.smoothing)
 
 
+def images(size):
+    return lambda generator: {"x": torch.randn(8, 3, size, size, generator=generator), "y": torch.randint(0, 4, (8,), generator=generator)}
+
+
 def vision(name, size=64, lr=0.002, says=None, smoothing=0.0, narrow=1, steps=10, **options):
-    def sample(generator):
-        return {"x": torch.randn(8, 3, size, size, generator=generator), "y": torch.randint(0, 4, (8,), generator=generator)}
     def build():
         with narrowed(narrow, {3, 4}) if narrow > 1 else contextlib.nullcontext():
             return Classifier(still(timm.create_model(name, pretrained=False, num_classes=4, drop_rate=0.0, **options)), smoothing)
-    model(sample, name=f"timm_{name}", lr=lr, steps=steps, says=says or {})(build)
+    model(images(size), name=f"timm_{name}", lr=lr, steps=steps, says=says or {})(build)
 
 
 vision("resnet10t")
@@ -54,7 +56,8 @@ vision("beit_base_patch16_224", size=32, lr=0.02, num_heads=3, patch_size=8, ini
 vision("eva02_tiny_patch14_224", size=32, lr=0.02, num_heads=3, patch_size=8, **EMBED)
 vision("cait_xxs24_224", size=32, lr=0.02, num_heads=3, patch_size=8, init_values=0.1, **EMBED)
 vision("xcit_nano_12_p16_224", size=32, lr=0.02, num_heads=3, **EMBED)
-vision("convmixer_768_32", size=32, **DEEP, narrow=32, depth=4)
+model(images(32), name="timm_convmixer", **DEEP)(lambda: Classifier(timm.models.convmixer.ConvMixer(
+    24, depth=4, kernel_size=7, patch_size=7, num_classes=4), 0.0))
 vision("edgenext_xx_small", lr=0.002, dims=[8, 16, 16, 32], depths=[1, 1, 1, 1])
 vision("davit_tiny", size=64, lr=0.002, embed_dims=[8, 16, 16, 32], num_heads=[2, 2, 2, 4], depths=[1, 1, 1, 1])
 vision("inception_next_atto", lr=0.01, dims=[16, 16, 16, 32], depths=[1, 1, 1, 1])

@@ -36,7 +36,7 @@ for name in ("mnasnet1_0", "mobilenet_v3_large", "efficientnet_b0", "efficientne
 whole("shufflenet_v2_x1_0", factor=2)
 whole("inception_v3", size=80, aux_logits=False, init_weights=False, transform_input=True)
 whole("regnet_y_400mf")
-whole("regnet_x_400mf")
+whole("regnet_x_400mf", lr=3e-6)
 
 
 @model(images(8, 3, 64, CLASSES), name="tv_convnext_tiny", lr=0.002)
