@@ -76,12 +76,12 @@ register({
 # Mixtures of experts.
 register({
     "qwen2_moe": EXPERTS | dict(shared_expert_intermediate_size=16), "qwen3_moe": EXPERTS | dict(head_dim=8), "olmoe": EXPERTS,
-    "phimoe": GROUPED | dict(num_local_experts=4), "granitemoe": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2),
+    "phimoe": GROUPED | dict(num_local_experts=4, router_jitter_noise=0.0), "granitemoe": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2),
     "gpt_oss": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=4),
     "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe": GROUPED | dict(head_dim=4) | {k: LATENT[k] for k in
         ("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace", "n_group", "topk_group")},
     "ernie4_5_moe": GROUPED | dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_num_shared_experts=1),
-    "flex_olmo": EXPERTS,
+    "flex_olmo": EXPERTS | dict(lr=0.005),
 }, hf.AutoModelForCausalLM, Causal, common=COMMON)
 
 # Encoders, which predict the words that are masked.
