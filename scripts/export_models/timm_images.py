@@ -41,9 +41,10 @@ vision("pvt_v2_b0", lr=0.01)
 DEEP = dict(lr=None, steps=3)
 EMBED = dict(img_size=32, embed_dim=24, depth=2)
 for name in ("ghostnet_050", "tinynet_e", "mobilenetv2_035", "hardcorenas_a", "lcnet_035", "repghostnet_050", "resnet14t",
-             "fbnetv3_b", "mnasnet_small", "mobileone_s0", "hgnetv2_b0", "starnet_s050", "fastvit_t8", "repvit_m0_9"):
-    vision(name, **DEEP, narrow=4 if name in ("hardcorenas_a", "fbnetv3_b", "mobileone_s0", "hgnetv2_b0", "resnet14t", "repvit_m0_9") else 1)
+             "fbnetv3_b", "mnasnet_small", "hgnetv2_b0", "starnet_s050", "fastvit_t8", "repvit_m0_9"):
+    vision(name, **DEEP, narrow=4 if name in ("hardcorenas_a", "fbnetv3_b", "hgnetv2_b0", "resnet14t", "repvit_m0_9") else 1)
 vision("semnasnet_050", lr=6e-9, steps=3)
+vision("mobileone_s0", lr=2e-07, steps=3, narrow=4)
 vision("vgg11_bn", **DEEP, narrow=16)
 vision("dla34", **DEEP, narrow=8)
 vision("hrnet_w18_small", **DEEP, narrow=4)
