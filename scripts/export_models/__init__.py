@@ -11,7 +11,7 @@ class Model:
     name: str
     build: Callable
     sample: Callable              # a torch.Generator -> {name: tensor}, samples in dim 0
-    lr: float = 0.05
+    lr: float = 0.05          # None: the first step is to take a hundredth from the loss
     steps: int = 10               # fewer of deep networks with batch normalisation, where rounding grows from step to step
     random: bool = False          # draws random numbers: compared by mean and deviation
     validates: bool = True        # has samples, of which some can be kept for a validation

@@ -11,6 +11,7 @@ from export_models.language import HEADS, VOCAB, WIDTH, Vision
 CLASSES = dict(num_labels=3)
 PATCHES = CLASSES | dict(hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=HEADS, intermediate_size=32, image_size=16, patch_size=4)
 STAGES = CLASSES | dict(image_size=64)
+SHORT = dict(lr=None, steps=3)  # of batch normalisations over few numbers, where rounding grows from step to step
 
 
 def images(size, count=4):
@@ -30,8 +31,8 @@ register({
     "convnextv2": dict(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, patch_size=2),
     "cvt": dict(embed_dim=[8, 16, 16], num_heads=[1, 2, 2], depth=[1, 2, 3], drop_path_rate=[0.0, 0.0, 0.0], lr=0.01), "focalnet": dict(embed_dim=8, depths=[1, 1], focal_levels=[2, 2], focal_windows=[3, 3], patch_size=4),
     "hiera": dict(embed_dim=8, num_heads=[1, 2], depths=[1, 1], image_size=[64, 64], patch_stride=[4, 4], mlp_ratio=2.0, num_query_pool=1, masked_unit_size=[4, 4], query_stride=[2, 2]),
-    "levit": dict(hidden_sizes=[16, 32, 32], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], attention_ratio=[2, 2, 2], mlp_ratio=[2, 2, 2], image_size=64, lr=0.01, architectures=["LevitForImageClassification"]),
-    "mobilenet_v1": dict(depth_multiplier=0.25, lr=0.002), "mobilenet_v2": dict(depth_multiplier=0.25, lr=0.002),
+    "levit": dict(hidden_sizes=[16, 32, 32], num_attention_heads=[2, 2, 2], depths=[1, 1, 1], key_dim=[8, 8, 8], attention_ratio=[2, 2, 2], mlp_ratio=[2, 2, 2], image_size=64, architectures=["LevitForImageClassification"], **SHORT),
+    "mobilenet_v1": dict(depth_multiplier=0.25, **SHORT), "mobilenet_v2": dict(depth_multiplier=0.25, **SHORT),
     "mobilevit": dict(hidden_sizes=[16, 16, 16], neck_hidden_sizes=[8, 8, 8, 16, 16, 16, 32], num_attention_heads=2, image_size=64, lr=0.002),
     "mobilevitv2": dict(width_multiplier=0.25, image_size=64, lr=0.002),
     "poolformer": dict(hidden_sizes=[8, 8, 16, 16], depths=[1, 1, 1, 1], layer_scale_init_value=0.1),
@@ -43,7 +44,7 @@ register({
     "textnet": dict(stem_out_channels=8, hidden_sizes=[8, 8, 16, 16, 16], lr=0.002,
                     conv_layer_kernel_sizes=[[[3, 3]], [[3, 1]], [[1, 3]], [[3, 3]]], conv_layer_strides=[[1], [2], [2], [2]]),
     "hgnet_v2": dict(embedding_size=8, stem_channels=[3, 8, 8], stage_in_channels=[8, 16, 16, 32], stage_mid_channels=[8, 8, 8, 8], stage_out_channels=[16, 16, 32, 32],
-                     hidden_sizes=[16, 16, 32, 32], stage_num_blocks=[1, 1, 1, 1], stage_numb_of_layers=[2, 2, 2, 2], depths=[1, 1, 1, 1], lr=0.002),
+                     hidden_sizes=[16, 16, 32, 32], stage_num_blocks=[1, 1, 1, 1], stage_numb_of_layers=[2, 2, 2, 2], depths=[1, 1, 1, 1], **SHORT),
 }, hf.AutoModelForImageClassification, Vision, images(64), STAGES)
 
 

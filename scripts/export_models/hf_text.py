@@ -32,9 +32,9 @@ def network(auto, kind, options):
 def register(table, auto, wrap, sample=tokens, common=None, lr=0.05):
     for kind, own in table.items():
         own = dict(own)
-        rate, says = own.pop("lr", lr), own.pop("says", {})
+        training = dict(lr=lr) | {name: own.pop(name) for name in ("lr", "steps", "says") if name in own}
         options = (common or {}) | own
-        model(sample, name="hf_" + kind.replace("-", "_"), lr=rate, says=says)(
+        model(sample, name="hf_" + kind.replace("-", "_"), **training)(
             lambda kind=kind, options=options: wrap(network(auto, kind, options)))
 
 
@@ -76,12 +76,12 @@ register({
 # Mixtures of experts.
 register({
     "qwen2_moe": EXPERTS | dict(shared_expert_intermediate_size=16), "qwen3_moe": EXPERTS | dict(head_dim=8), "olmoe": EXPERTS,
-    "phimoe": GROUPED | dict(num_local_experts=4), "granitemoe": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2),
+    "phimoe": GROUPED | dict(num_local_experts=4, router_jitter_noise=0.0), "granitemoe": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2),
     "gpt_oss": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=4),
     "deepseek_v2": LATENT, "deepseek_v3": LATENT, "glm4_moe": GROUPED | dict(head_dim=4) | {k: LATENT[k] for k in
         ("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace", "n_group", "topk_group")},
     "ernie4_5_moe": GROUPED | dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_num_shared_experts=1),
-    "flex_olmo": EXPERTS,
+    "flex_olmo": EXPERTS | dict(lr=0.005),
 }, hf.AutoModelForCausalLM, Causal, common=COMMON)
 
 # Encoders, which predict the words that are masked.
@@ -113,7 +113,7 @@ register({"mbart": {}, "pegasus": {}, "marian": {}, "blenderbot": {}, "blenderbo
 register({"mt5": {}, "umt5": {}, "longt5": dict(local_radius=3)}, hf.AutoModelForSeq2SeqLM, Translator, common=T5)
 register({"prophetnet": dict(vocab_size=VOCAB, hidden_size=WIDTH, num_encoder_layers=1, num_decoder_layers=1, num_encoder_attention_heads=4, num_decoder_attention_heads=4,
                              encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=16, ngram=2, num_buckets=8, relative_max_distance=16, pad_token_id=0),
-          "fsmt": dict(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["en", "de"], **{k: v for k, v in PAIR.items() if k != "vocab_size"})},
+          "fsmt": dict(says={"legacy": "holds sines or cosines of positions and is not trained"}, src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, langs=["en", "de"], **{k: v for k, v in PAIR.items() if k != "vocab_size"})},
          hf.AutoModelForSeq2SeqLM, Translator)
 
 # As deep as they are published: what planning takes grows with the depth alone.

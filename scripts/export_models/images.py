@@ -217,7 +217,7 @@ vision("tv_efficientnet", lambda: tv.EfficientNet(
 vision("tv_densenet", lambda: tv.DenseNet(8, (2, 2), 8, drop_rate=0, num_classes=4))
 vision("tv_squeezenet", lambda: tv.squeezenet1_1(num_classes=4, dropout=0.0), lr=1e-4)
 vision("tv_shufflenet", lambda: tv.ShuffleNetV2([1, 2, 1], [8, 16, 24, 32, 32], num_classes=4))
-vision("tv_googlenet", lambda: tv.GoogLeNet(num_classes=4, aux_logits=False, init_weights=False, dropout=0.0), lr=1e-7)
+vision("tv_googlenet", lambda: tv.GoogLeNet(num_classes=4, aux_logits=False, init_weights=False, dropout=0.0), lr=None, steps=3)
 vision("tv_convnext", lambda: tv.ConvNeXt([tv.convnext.CNBlockConfig(8, 16, 1), tv.convnext.CNBlockConfig(16, None, 1)],
                                           stochastic_depth_prob=0.0, num_classes=4))
 vision("tv_swin", lambda: tv.SwinTransformer([2, 2], 16, [1, 1], [2, 2], [4, 4], stochastic_depth_prob=0.0, num_classes=4),

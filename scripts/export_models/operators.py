@@ -157,8 +157,8 @@ class PutBack(nn.Module):
 
 def put_back(name, of, **options):
     def sample(generator):
-        words = torch.randint(0, 9, (4, 7), generator=generator)
-        words[:, 2] = 3
+        words = torch.randint(4, 9, (4, 7), generator=generator)
+        words[:, 2] = 3  # the image's, one in each sample, for samples come in any order
         return masked(generator) | {"y": torch.randn(4, 7, WIDTH, generator=generator), "t": words}
     model(sample, name=f"put_back_{name}", **options)(lambda: PutBack(of))
 
@@ -197,7 +197,7 @@ def token(m, x, k, t):
 def features(m, x, k, t):
     """An image's features in the places of the image's words, as vision language models have them."""
     words = m.words(t)
-    return words.masked_scatter((t == 3).unsqueeze(-1).expand_as(words), m.body(x[0].repeat(4, 1)))
+    return words.masked_scatter((t == 3).unsqueeze(-1).expand_as(words), m.body(x[:, 0]))
 
 
 def added(m, x, k, t):
@@ -219,6 +219,7 @@ put_back("samples", whole_samples)
 put_back("token", token, says={"legacy": "first value that is not finite is '%/Slice"})
 put_back("features", features)
 put_back("added", added)
+put_back("accumulated", lambda m, x, k, t: x.index_put((k,), m.body(x[k]), accumulate=True), says={"legacy": "also where PyTorch adds"})
 put_back("half", half, says={"legacy": "Reshape is not of each row alone"})
 
 

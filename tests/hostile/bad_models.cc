@@ -2,6 +2,7 @@
 #include "graph/onnx/import.h"
 #include "kernels/kernel.h"
 #include "tests/graph/onnx/build.h"
+#include "tests/graph/onnx/subgraph.h"
 #include "tests/hostile/bad_file.h"
 
 namespace shardrun::testing {
@@ -123,12 +124,144 @@ void add_graphs(BadFiles& files) {
       {"node 1 'Concat_1'", "'axis'"});
 }
 
+/// y = sum(x) > 0 ? x + w : -x, in one of which something is changed.
+void add_branches(BadFiles& files) {
+  struct If {
+    ::onnx::NodeProto& node;
+    ::onnx::GraphProto &then, &otherwise;
+  };
+  const auto add = [&](const std::string& name,
+                       const std::function<void(ModelBuilder&, If)>& change,
+                       std::vector<std::string> words) {
+    ModelBuilder b(18);
+    b.input("x", {2});
+    b.floats("w", {2}, {1, 2});
+    b.floats("zero", {1}, {0});
+    b.node("ReduceSum", {"x"}, {"sum"});
+    b.node("Greater", {"sum", "zero"}, {"condition"});
+    auto& node = b.node("If", {"condition"}, {"y"});
+    auto& then = subgraph(node, "then_branch", {}, {"r"});
+    add_node(then, "Add", {"x", "w"}, {"r"});
+    auto& otherwise = subgraph(node, "else_branch", {}, {"s"});
+    add_node(otherwise, "Neg", {"x"}, {"s"});
+    b.output("y");
+    change(b, {node, then, otherwise});
+    if (!words.empty()) words.push_back("'If_2'");
+    files.add("an If with " + name, b.model.SerializeAsString(), words);
+  };
+  add("both branches", [](auto&, If) {}, {});
+  add("one branch", [](auto&, If i) { i.node.mutable_attribute()->RemoveLast(); },
+      {"has no else_branch"});
+  add("a branch that is a number",
+      [](auto&, If i) {
+        i.node.mutable_attribute()->RemoveLast();
+        set_int(i.node, "else_branch", 1);
+      },
+      {"has no else_branch, which is a graph"});
+  add("branches of other shapes",
+      [](auto&, If i) { i.otherwise.mutable_node(0)->set_input(0, "sum"); },
+      {"'y' is f32[2] of one branch and f32[1] of the other"});
+  add("branches of other types",
+      [](auto&, If i) {
+        auto& node = *i.otherwise.mutable_node(0);
+        node.set_op_type("Shape");
+      },
+      {"'y' is f32[2] of one branch and i64[1] of the other"});
+  add("a branch without results", [](auto&, If i) { i.otherwise.clear_output(); },
+      {"branch has 0 outputs, node 1"});
+  add("a result of none", [](auto&, If i) { i.otherwise.mutable_output(0)->set_name("nowhere"); },
+      {"'nowhere'"});
+  add("a branch that reads nothing there is",
+      [](auto&, If i) { i.otherwise.mutable_node(0)->set_input(0, "nowhere"); }, {"'nowhere'"});
+  add("a branch that reads the other's",
+      [](auto&, If i) { i.otherwise.mutable_node(0)->set_input(0, "r"); }, {"'r'"});
+  add("a branch that reads the If", [](auto&, If i) { i.then.mutable_node(0)->set_input(0, "y"); },
+      {"'y'"});
+  add("inputs of a branch", [](auto&, If i) { i.then.add_input()->set_name("x"); },
+      {"subgraph has 1 inputs"});
+  add("a number for condition", [](auto&, If i) { i.node.set_input(0, "sum"); },
+      {"its condition is f32[1], wanted one boolean"});
+  add("two conditions", [](ModelBuilder& b, If) { b.graph().mutable_node(1)->set_input(0, "x"); },
+      {"its condition is bool[2], wanted one boolean"});
+  add("no condition", [](auto&, If i) { i.node.clear_input(); }, {"input"});
+}
+
+/// y = x, with w times the rows that a mask picks put back.
+void add_masks(BadFiles& files) {
+  const auto add = [&](const std::string& name, const std::function<void(ModelBuilder&)>& change,
+                       std::vector<std::string> words) {
+    ModelBuilder b(18);
+    b.input("x", {3, 2});
+    b.input("level", {3});
+    b.floats("w", {2}, {1, 2});
+    b.floats("zero", {1}, {0});
+    b.node("Greater", {"level", "zero"}, {"mask"});
+    b.node("NonZero", {"mask"}, {"found"});
+    set_ints(b.node("Transpose", {"found"}, {"places"}), "perm", {1, 0});
+    b.node("GatherND", {"x", "places"}, {"rows"});
+    b.node("Mul", {"rows", "w"}, {"scaled"});
+    b.node("ScatterND", {"x", "places", "scaled"}, {"y"});
+    b.output("y");
+    change(b);
+    files.add("a mask " + name, b.model.SerializeAsString(), words);
+  };
+  const auto input = [](int node, int operand, const std::string& name) {
+    return [=](ModelBuilder& b) { b.graph().mutable_node(node)->set_input(operand, name); };
+  };
+  add("of rows", [](auto&) {}, {});
+  add("of more rows than there are",
+      [](ModelBuilder& b) {
+        b.graph()
+            .mutable_input(1)
+            ->mutable_type()
+            ->mutable_tensor_type()
+            ->mutable_shape()
+            ->mutable_dim(0)
+            ->set_dim_value(4);
+      },
+      {"'GatherND_3'"});
+  add("whose rows go into fewer",
+      [](ModelBuilder& b) {
+        b.input("small", {2, 2});
+        b.graph().mutable_node(5)->set_input(0, "small");
+      },
+      {"'ScatterND_5'"});
+  add("whose rows go among narrower ones",
+      [](ModelBuilder& b) {
+        b.input("narrow", {3, 1});
+        b.graph().mutable_node(5)->set_input(0, "narrow");
+      },
+      {"'ScatterND_5'"});
+  add("whose places are not transposed", input(5, 1, "found"), {"'ScatterND_5'"});
+  add("that is a number at each place", input(5, 1, "x"), {"'ScatterND_5'"});
+  add("of another dtype's rows",
+      [](ModelBuilder& b) {
+        set_int(b.node("Cast", {"x"}, {"whole"}), "to", kInt64);
+        b.graph().mutable_node(5)->set_input(0, "whole");
+        b.graph().mutable_node()->SwapElements(5, 6);
+      },
+      {"'ScatterND_5'"});
+  add("that multiplies by too many",
+      [](ModelBuilder& b) {
+        b.floats("three", {3}, {1, 2, 3});
+        b.graph().mutable_node(4)->set_input(1, "three");
+      },
+      {"'Mul_4'"});
+  add("whose rows are added up with others'",
+      [](ModelBuilder& b) { b.graph().mutable_node(4)->set_input(1, "x"); }, {"'Mul_4'"});
+  add("of which nothing is known to be put back",
+      [](ModelBuilder& b) { set_string(*b.graph().mutable_node(5), "reduction", "median"); },
+      {"'ScatterND_5'", "is not of each row alone"});
+}
+
 }  // namespace
 
 std::vector<BadFile> bad_models() {
   BadFiles files("model.onnx", read_model);
   add_files(files);
   add_graphs(files);
+  add_branches(files);
+  add_masks(files);
   return files.take();
 }
 

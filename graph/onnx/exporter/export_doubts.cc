@@ -148,6 +148,21 @@ std::string note_of_followers(const Weights& weights) {
              "another as an average, --freeze '^", copy_of.begin()->first, "\\.'");
 }
 
+/// Of an exporter that says what a parameter is, and takes what does not learn for one as well.
+std::string note_of_positions(const Weights& weights) {
+  std::vector<std::string> tables;
+  for (const std::string& name : weights.order) {
+    const Weight& w = weights.by_name.at(name);
+    if (w.trainable && w.tied_to.empty() && is_sinusoid(w.tensor)) tables.push_back(name);
+  }
+  if (tables.empty()) return "";
+  const bool one = tables.size() == 1;
+  return str("no export keeps requires_grad=False: ", listed(tables, 12), one ? " holds" : " hold",
+             " sines or cosines of positions and ", one ? "trains" : "train",
+             "; where PyTorch does not train ", one ? "it" : "them", ", --freeze '^", tables[0],
+             "$'");
+}
+
 /// Signs of detach(), of which the older exporter leaves no trace.
 std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
   std::map<std::string, std::pair<std::string, std::string>> differences;  // a - b by its name
@@ -173,6 +188,21 @@ std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
   return out;
 }
 
+/// The node that assigns values where a mask is true, if any: of an index_put_ that adds them the
+/// older exporter writes the same nodes.
+std::string assignment_at_mask(const std::vector<FlatNode>& nodes) {
+  std::set<std::string> found;  // the values of NonZero, as they are and transposed
+  for (const FlatNode& node : nodes) {
+    const ::onnx::NodeProto& proto = node.proto;
+    if (proto.input_size() == 0 || proto.output_size() == 0) continue;
+    const bool moves = proto.op_type() == "Transpose" && found.count(proto.input(0)) > 0;
+    if (proto.op_type() == "NonZero" || moves) found.insert(proto.output(0));
+    const bool assigns = proto.op_type() == "ScatterND" && proto.attribute().empty();
+    if (assigns && proto.input_size() == 3 && found.count(proto.input(1)) > 0) return proto.name();
+  }
+  return "";
+}
+
 std::string note_of_older(const std::vector<FlatNode>& nodes,
                           const std::vector<std::string>& unsure) {
   const std::vector<std::string> signs = signs_of_detach(nodes);
@@ -187,6 +217,10 @@ std::string note_of_older(const std::vector<FlatNode>& nodes,
     out += str("; a gradient flows through ", signs[0],
                signs.size() > 1 ? str(" (and ", signs.size() - 1, " more)") : "",
                ", as straight-through estimators and losses of two sides have it with detach()");
+  }
+  if (const std::string node = assignment_at_mask(nodes); !node.empty()) {
+    out += str("; '", node, "' assigns where a mask is true, also where PyTorch adds ",
+               "(index_put_ with accumulate=True)");
   }
   return out + "; torch.onnx.export(…, dynamo=True, optimize=False) keeps both";
 }
@@ -237,6 +271,7 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
       std::none_of(model.proto.graph().node().begin(), model.proto.graph().node().end(),
                    [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
   for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
+                           weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
                            older ? note_of_older(nodes, unsure) : std::string()}) {
     if (!note.empty()) out.push_back(std::move(note));
   }

@@ -88,20 +88,57 @@ std::optional<int64_t> row_of_zeros(const StoredTensor& table) {
   return rows > 1 ? found : std::nullopt;
 }
 
-bool is_sinusoid(const StoredTensor& tensor) {
-  Shape shape = tensor.type.shape;
-  std::erase(shape, 1);
-  if (shape.size() < 2 || tensor.count() > kFoldLimit) return false;
-  const Tensor x = tensor.load();
-  const double first = x.at(0), second = x.at(shape.back());
-  constexpr double kRounding = 4e-3;  // of bf16
-  const bool sine = first == 0 && std::abs(second - std::sin(1.0)) < kRounding;
-  const bool cosine = first == 1 && std::abs(second - std::cos(1.0)) < kRounding;
+namespace {
+
+constexpr double kAngleRounding = 4e-3;  // of bf16
+
+/// Is every row, but for zeros, made of sines with their cosines, `stride` numbers apart, and one
+/// row of the angle 0?
+bool has_sines_with_cosines(const Tensor& x, int64_t width, int64_t stride) {
+  if (stride == 0 || width % (2 * stride) != 0) return false;
+  bool begins = false;
+  for (int64_t row = 0; row < x.count(); row += width) {
+    bool zeros = true, circle = true, angle_0 = true;
+    for (int64_t k = 0; k < width; ++k) {
+      const double a = x.at(row + k);
+      zeros = zeros && a == 0;
+      if (k / stride % 2 != 0) continue;
+      const double b = x.at(row + k + stride);
+      circle = circle && std::abs(a * a + b * b - 1) < kAngleRounding;
+      angle_0 = angle_0 && (a == 0 || b == 0);
+    }
+    if (!zeros && !circle) return false;
+    begins = begins || (circle && angle_0);
+  }
+  return begins;
+}
+
+/// Are all numbers within [-1, 1], and the first column that of sines or cosines of 0, 1, …?
+bool begins_as_angles(const Tensor& x, int64_t width) {
+  const double first = x.at(0), second = x.at(width);
+  const bool sine = first == 0 && std::abs(second - std::sin(1.0)) < kAngleRounding;
+  const bool cosine = first == 1 && std::abs(second - std::cos(1.0)) < kAngleRounding;
   if (!sine && !cosine) return false;
   for (int64_t i = 0; i < x.count(); ++i) {
-    if (!(std::abs(x.at(i)) <= 1 + kRounding)) return false;
+    if (!(std::abs(x.at(i)) <= 1 + kAngleRounding)) return false;
   }
   return true;
+}
+
+}  // namespace
+
+bool is_sinusoid(const StoredTensor& tensor) {
+  constexpr int64_t kLeastWidth = 4;  // pairs of 0 and 1 are no angles yet
+  Shape shape = tensor.type.shape;
+  std::erase(shape, 1);
+  if (shape.size() < 2 || tensor.count() == 0 || tensor.count() > kFoldLimit) return false;
+  const Tensor x = tensor.load();
+  const int64_t width = shape.back();
+  if (begins_as_angles(x, width)) return true;
+  const int64_t strides[] = {1, width / 2, width / 4};
+  return width >= kLeastWidth && shape[0] >= 3 &&
+         std::any_of(std::begin(strides), std::end(strides),
+                     [&](int64_t stride) { return has_sines_with_cosines(x, width, stride); });
 }
 
 bool has_infinity(const StoredTensor& tensor) {

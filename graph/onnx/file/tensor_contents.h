@@ -30,9 +30,10 @@ std::optional<int64_t> row_of_zeros(const StoredTensor& table);
 /// Has it an infinity among its first numbers, as a mask that is added has?
 bool has_infinity(const StoredTensor& tensor);
 
-/// Sines or cosines of positions, which no exporter without metadata tells from a weight: within
-/// [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal embeddings; [T, D], any dims of
-/// 1).
+/// Sines or cosines of positions, which no exporter tells from a weight that learns ([T, D], any
+/// dims of 1). Either all is within [-1, 1], and the first angle 0, then 1 (rotary and sinusoidal
+/// embeddings); or each row holds sines with their cosines, and one row those of 0 (places in an
+/// image). Rows of zeros are those of a padding or a class.
 bool is_sinusoid(const StoredTensor& tensor);
 
 /// Are more than a tenth of the numbers there already? Then the tensor is a table's rows repeated

@@ -147,9 +147,13 @@ void if_of_data(NodeContext& c, const ::onnx::GraphProto& then,
 
 /// Of a condition known at import the branch is inlined.
 void if_any(NodeContext& c) {
-  const auto *then = c.find("then_branch"), *otherwise = c.find("else_branch");
-  SR_REQUIRE(then != nullptr && otherwise != nullptr, invalid_input, "has no ",
-             then == nullptr ? "then_branch" : "else_branch");
+  const auto branch_of = [&](const char* name) {
+    const auto* attribute = c.find(name);
+    SR_REQUIRE(attribute != nullptr && attribute->has_g(), invalid_input, "has no ", name,
+               ", which is a graph");
+    return attribute;
+  };
+  const auto *then = branch_of("then_branch"), *otherwise = branch_of("else_branch");
   const TensorType& type = c.b.type(c.in(0));
   SR_REQUIRE(type.dtype == DType::boolean && element_count(type.shape) == 1, invalid_input,
              "its condition is ", type, ", wanted one boolean");

@@ -1,6 +1,7 @@
 // What an export does not tell, but shows signs of: each kind is one note, with the way out.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "graph/onnx/exporter/export_doubts.h"
@@ -134,6 +135,67 @@ TEST_F(OnnxDoubts, OlderExportsBuffersAndLostDetachesAreOneNote) {
   testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
   import(b);
   EXPECT_EQ(notes("this exporter"), 0);
+}
+
+/// A module's table of positions is a parameter in the file, whether PyTorch trains it or not.
+TEST_F(OnnxDoubts, PositionsThatMayStandStill) {
+  const auto positions = [](const std::vector<std::vector<float>>& rows) {
+    ModelBuilder b = pytorch();
+    std::vector<float> table;
+    for (const auto& row : rows) table.insert(table.end(), row.begin(), row.end());
+    const auto width = static_cast<int64_t>(rows[0].size());
+    b.floats("a.weight", {2, width}, numbers(2 * rows[0].size()));
+    b.floats("positions.weight", {static_cast<int64_t>(rows.size()), width}, table);
+    b.node("MatMul", {"x", "a.weight"}, {"z"});
+    b.node("Add", {"z", "positions.weight"}, {"y"});
+    b.output("y");
+    for (const char* name : {"a.weight", "positions.weight"}) {
+      auto* info = b.graph().add_value_info();
+      ModelBuilder::set_info(info, name, {}, testing::kFloat);
+      testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+    }
+    return b;
+  };
+  const auto angles = [](float a, float b, bool apart) {
+    if (apart) return std::vector{std::sin(a), std::sin(b), std::cos(a), std::cos(b)};
+    return std::vector{std::sin(a), std::cos(a), std::sin(b), std::cos(b)};
+  };
+  const std::string noted = "'positions.weight' holds sines or cosines of positions and trains";
+  const std::vector<float> none(4, 0.0F);
+  for (const bool apart : {false, true}) {
+    import(positions({angles(0, 0, apart), angles(1, 0.01F, apart), angles(2, 0.02F, apart)}));
+    EXPECT_EQ(notes(noted), 1) << apart;
+    EXPECT_TRUE(trains("positions.weight"));
+    // Of places in an image, behind a class token's.
+    import(positions({none, angles(0, 0, apart), angles(0, 1, apart)}));
+    EXPECT_EQ(notes(noted), 1) << apart;
+  }
+  import(positions({{0, 0, 1, 1}, {0.8F, 0.1F, 0.6F, 0.9F}, { 0.9F, 0.1F, -0.4F, 0.9F }}));
+  EXPECT_EQ(notes(noted), 0);
+  import(positions({none, none, none}));
+  EXPECT_EQ(notes(noted), 0);
+  options.freeze = {"^positions.weight$"};
+  import(positions({angles(0, 0, true), angles(1, 0.01F, true), angles(2, 0.02F, true)}));
+  EXPECT_EQ(notes(noted), 0);
+}
+
+/// index_put_((mask,), values, accumulate=True) and y[mask] = values are one in older exports.
+TEST_F(OnnxDoubts, OlderExportsMayHaveLostThatAMaskAdds) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.node("MatMul", {"x", "a.weight"}, {"z"});
+  b.floats("level", {1}, {0.5F});
+  b.node("Greater", {"x", "level"}, {"mask"});
+  b.node("NonZero", {"mask"}, {"found"});
+  b.node("Transpose", {"found"}, {"places"});
+  b.node("GatherND", {"z", "places"}, {"values"});
+  auto& scatter = b.node("ScatterND", {"x", "places", "values"}, {"y"});
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("'ScatterND_5' assigns where a mask is true, also where PyTorch adds"), 1);
+  testing::set_string(scatter, "reduction", "add");
+  import(b);
+  EXPECT_EQ(notes("where a mask is true"), 0);
 }
 
 TEST_F(OnnxDoubts, LossesOfTwoSidesAreASignOfDetach) {

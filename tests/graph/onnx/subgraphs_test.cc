@@ -9,13 +9,16 @@
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/import_test.h"
+#include "tests/graph/onnx/subgraph.h"
 
 namespace shardrun {
 namespace {
 
+using testing::add_node;
 using testing::kInt64;
 using testing::ModelBuilder;
 using testing::set_int;
+using testing::subgraph;
 
 using Names = std::vector<std::string>;
 using Ints = std::vector<int64_t>;
@@ -24,25 +27,6 @@ using OnnxSubgraphs = testing::ImportTest;
 
 Tensor floats(const Shape& shape, const std::vector<float>& values) {
   return Tensor::from(shape, values, DType::f32);
-}
-
-::onnx::NodeProto& add_node(::onnx::GraphProto& graph, const std::string& op, const Names& in,
-                            const Names& out) {
-  auto* node = graph.add_node();
-  node->set_op_type(op);
-  for (const std::string& name : in) node->add_input(name);
-  for (const std::string& name : out) node->add_output(name);
-  return *node;
-}
-
-::onnx::GraphProto& subgraph(::onnx::NodeProto& node, const std::string& attribute, const Names& in,
-                             const Names& out) {
-  auto* added = node.add_attribute();
-  added->set_name(attribute);
-  added->set_type(::onnx::AttributeProto::GRAPH);
-  for (const std::string& name : in) added->mutable_g()->add_input()->set_name(name);
-  for (const std::string& name : out) added->mutable_g()->add_output()->set_name(name);
-  return *added->mutable_g();
 }
 
 void add_truth(ModelBuilder& b, const std::string& name) {
