@@ -1,6 +1,9 @@
 // Reference convolution and its gradients: three products of the same lines of values.
 #include <algorithm>
+#include <cstring>
+#include <type_traits>
 
+#include "base/lanes.h"
 #include "graph/ops/window.h"
 #include "kernels/reference/doubles.h"
 #include "kernels/reference/families.h"
@@ -74,6 +77,100 @@ std::vector<Row> rows_of(const Geometry& g) {
   return rows;
 }
 
+using Eight = double __attribute__((vector_size(64)));
+constexpr int64_t kEight = 8;
+
+/// `count` rows of `n` values, one after the other.
+struct Rows {
+  double* values;
+  int64_t count, n;
+  double* row(int64_t i) const { return values + i * n; }
+};
+
+/// Element (row, column) at first + row * of_row + column * of_column.
+struct Matrix {
+  double* first;
+  int64_t of_row, of_column;
+  double& at(int64_t row, int64_t column) const { return first[row * of_row + column * of_column]; }
+  Matrix transposed() const { return {first, of_column, of_row}; }
+};
+
+/// add_products of kRows rows from `row` on, kVectors vectors from value i on: their sums stay in
+/// registers.
+template <int kRows, int kVectors>
+void add_block(const Matrix& by, const Rows& from, const Rows& to, int64_t row, int64_t i) {
+  Eight sums[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v)
+      sums[r][v] = load_vector<Eight>(to.row(row + r) + i + v * kEight);
+  }
+  for (int64_t k = 0; k < from.count; ++k) {
+    for (int v = 0; v < kVectors; ++v) {
+      const auto values = load_vector<Eight>(from.row(k) + i + v * kEight);
+      for (int r = 0; r < kRows; ++r) sums[r][v] += by.at(row + r, k) * values;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) std::memcpy(to.row(row + r) + i, sums[r], sizeof sums[r]);
+}
+
+/// Adds to each row of `to` all rows of `from` in their order, each times by.at(row, its number).
+void add_products(const Matrix& by, const Rows& from, const Rows& to) {
+  constexpr int kRows = 4;
+  int64_t i = 0;
+  const auto vectors = [&](auto count) {
+    constexpr int kVectors = decltype(count)::value;
+    for (; i + kVectors * kEight <= to.n; i += kVectors * kEight) {
+      int64_t row = 0;
+      for (; row + kRows <= to.count; row += kRows)
+        add_block<kRows, kVectors>(by, from, to, row, i);
+      for (; row < to.count; ++row) add_block<1, kVectors>(by, from, to, row, i);
+    }
+  };
+  vectors(std::integral_constant<int, 4>());
+  vectors(std::integral_constant<int, 1>());
+  for (int64_t row = 0; row < to.count; ++row) {
+    for (int64_t k = 0; k < from.count; ++k) {
+      for (int64_t j = i; j < to.n; ++j) to.row(row)[j] += by.at(row, k) * from.row(k)[j];
+    }
+  }
+}
+
+/// add_dots of kRows rows of `a` from `row` on with kColumns rows of `b` from `column` on.
+template <int kRows, int kColumns>
+void dot_block(const Rows& a, const Rows& b, const Matrix& to, int64_t row, int64_t column) {
+  Eight sums[kRows][kColumns] = {};
+  int64_t i = 0;
+  for (; i + kEight <= a.n; i += kEight) {
+    for (int c = 0; c < kColumns; ++c) {
+      const auto values = load_vector<Eight>(b.row(column + c) + i);
+      for (int r = 0; r < kRows; ++r) sums[r][c] += load_vector<Eight>(a.row(row + r) + i) * values;
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < kColumns; ++c) {
+      double all = 0;
+      for (int v = 0; v < kEight; ++v) all += sums[r][c][v];
+      for (int64_t j = i; j < a.n; ++j) all += a.row(row + r)[j] * b.row(column + c)[j];
+      to.at(row + r, column + c) += all;
+    }
+  }
+}
+
+/// to.at(i, j) += the sum of row i of `a` times row j of `b`, in eight sums side by side.
+void add_dots(const Rows& a, const Rows& b, const Matrix& to) {
+  constexpr int kRows = 2, kColumns = 4;
+  const auto columns = [&](auto rows, int64_t row) {
+    constexpr int kSome = decltype(rows)::value;
+    int64_t column = 0;
+    for (; column + kColumns <= b.count; column += kColumns)
+      dot_block<kSome, kColumns>(a, b, to, row, column);
+    for (; column < b.count; ++column) dot_block<kSome, 1>(a, b, to, row, column);
+  };
+  int64_t row = 0;
+  for (; row + kRows <= a.count; row += kRows) columns(std::integral_constant<int, kRows>(), row);
+  for (; row < a.count; ++row) columns(std::integral_constant<int, 1>(), row);
+}
+
 /// Where an image's channels of one group lie: position i of channel c at first + c * channel +
 /// i * position.
 struct Planes {
@@ -110,9 +207,9 @@ class Lines {
   }
 
   void clear() { std::fill(lines_.begin(), lines_.end(), 0.0); }
-  /// The lines of an image's channel.
+  /// The lines of an image's channel. What lies outside of images does so in all of them: it stays
+  /// zero.
   void take(const Doubles& x, const Planes& planes, int64_t channel) {
-    clear();
     each(planes, channel, [&](size_t line, size_t at) { lines_[line] = x[at]; });
   }
   /// The other way round: adds the lines to an image's channel.
@@ -130,15 +227,12 @@ class Lines {
     each_result(planes, [&](size_t i, size_t at) { y[at] = from[i]; });
   }
 
-  /// Calls f(index of the weight, its line, the results' plane) for all weights of an input
-  /// channel, n values each.
-  template <class F>
-  void each_weight(int64_t first, int64_t channel, Doubles& results, const F& f) {
-    for (int64_t o = 0; o < g_.out_channels; ++o) {
-      for (int64_t k = 0; k < offsets_; ++k)
-        f(static_cast<size_t>(first + (o * g_.in_channels + channel) * offsets_ + k),
-          lines_.data() + k * out_, results.data() + o * out_, out_);
-    }
+  Rows lines() { return {lines_.data(), offsets_, out_}; }
+  /// Planes of results, one after the other.
+  Rows planes(Doubles& results) const { return {results.data(), g_.out_channels, out_}; }
+  /// The weights of an input channel: one for each result (row) and offset of the kernel (column).
+  Matrix weights(Doubles& all, int64_t first, int64_t channel) const {
+    return {all.data() + first + channel * offsets_, g_.in_channels * offsets_, 1};
   }
 
  private:
@@ -167,25 +261,9 @@ class Lines {
   Doubles lines_;
 };
 
-void add_scaled(double scale, const double* from, double* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] += scale * from[i];
-}
-
-/// In eight sums, which a compiler may keep side by side.
-double dot(const double* a, const double* b, int64_t n) {
-  constexpr int64_t kSums = 8;
-  double sums[kSums] = {}, all = 0;
-  int64_t i = 0;
-  for (; i + kSums <= n; i += kSums) {
-    for (int64_t s = 0; s < kSums; ++s) sums[s] += a[i + s] * b[i + s];
-  }
-  for (double sum : sums) all += sum;
-  for (; i < n; ++i) all += a[i] * b[i];
-  return all;
-}
-
 void conv(const Node& node, const KernelArgs& args) {
-  const Doubles x = load(args.in[0]), w = load(args.in[1]);
+  const Doubles x = load(args.in[0]);
+  Doubles w = load(args.in[1]);
   Doubles y(static_cast<size_t>(args.out[0].count()));
   const Geometry g =
       geometry(node, args.in[0].type.shape, args.in[1].type.shape, args.out[0].type.shape);
@@ -194,9 +272,7 @@ void conv(const Node& node, const KernelArgs& args) {
     Doubles results = lines.results(y, to);
     for (int64_t c = 0; c < g.in_channels; ++c) {
       lines.take(x, from, c);
-      lines.each_weight(first, c, results, [&](size_t i, double* line, double* plane, int64_t n) {
-        add_scaled(w[i], line, plane, n);
-      });
+      add_products(lines.weights(w, first, c), lines.lines(), lines.planes(results));
     }
     lines.store_results(results, to, y);
   });
@@ -204,7 +280,8 @@ void conv(const Node& node, const KernelArgs& args) {
 }
 
 void data_grad(const Node& node, const KernelArgs& args) {
-  const Doubles dy = load(args.in[0]), w = load(args.in[1]);
+  const Doubles dy = load(args.in[0]);
+  Doubles w = load(args.in[1]);
   Doubles dx(static_cast<size_t>(args.out[0].count()));
   const Geometry g =
       geometry(node, args.out[0].type.shape, args.in[1].type.shape, args.in[0].type.shape);
@@ -213,9 +290,7 @@ void data_grad(const Node& node, const KernelArgs& args) {
     Doubles gradients = lines.results(dy, from);
     for (int64_t c = 0; c < g.in_channels; ++c) {
       lines.clear();
-      lines.each_weight(first, c, gradients, [&](size_t i, double* line, double* plane, int64_t n) {
-        add_scaled(w[i], plane, line, n);
-      });
+      add_products(lines.weights(w, first, c).transposed(), lines.planes(gradients), lines.lines());
       lines.add_to(dx, to, c);
     }
   });
@@ -232,9 +307,7 @@ void weight_grad(const Node& node, const KernelArgs& args) {
     Doubles gradients = lines.results(dy, to);
     for (int64_t c = 0; c < g.in_channels; ++c) {
       lines.take(x, from, c);
-      lines.each_weight(first, c, gradients, [&](size_t i, double* line, double* plane, int64_t n) {
-        dw[i] += dot(line, plane, n);
-      });
+      add_dots(lines.planes(gradients), lines.lines(), lines.weights(dw, first, c));
     }
   });
   store(dw, args.out[0]);

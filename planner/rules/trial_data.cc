@@ -20,6 +20,10 @@ constexpr int64_t kSizes[2][5] = {{5, 3, 7, 8, 10}, {6, 7, 5, 3, 9}};
 constexpr int64_t kManySizes[2][5] = {{5, 7, 3, 4, 6}, {6, 5, 4, 3, 7}};
 // Where those make too much: a patch of 16 x 16 that steps by 16 wants images of 48 at least.
 constexpr int64_t kLeastSizes[2][5] = {{3, 5, 4, 7, 6}, {5, 3, 7, 4, 8}};
+// Where a run takes long: in the order of how many dims have a size.
+constexpr int64_t kLeanSizes[2][5] = {{3, 5, 6, 7, 8}, {5, 3, 7, 6, 9}};
+constexpr int64_t kWindowCounts[2] = {3, 5};
+constexpr double kLongRun = 1 << 18;        // work() of one
 constexpr int64_t kTinySize = 4;            // when small sizes are refused, dims up to this stay,
 constexpr int64_t kKeptSize = 16;           // and then dims up to this
 constexpr int64_t kManyElements = 1 << 13;  // of all operands and results of one trial
@@ -181,6 +185,79 @@ int64_t elements(const SmallNode& small) {
   return n;
 }
 
+/// Roughly what a run, with what is done about its data, takes: in floating-point operations.
+double work(const OpDef& def, const SmallNode& small) {
+  constexpr double kPerElement = 32;
+  const double flops = def.flops ? def.flops(small.node, small.in, small.out) : 0;
+  return flops + kPerElement * static_cast<double>(elements(small));
+}
+
+/// kLeanSizes for each size of a node but 0 and 1. A size that no dim of `small` has as it was
+/// `proposed` is counted apart: the op's hook has made it as large as it must be, as it does with
+/// images. Three windows are proposed for it in one set and five in the other.
+std::map<int64_t, int64_t> lean_sizes(const SmallNode& whole, std::span<const TensorType> proposed,
+                                      const SmallNode& small, int set) {
+  struct Use {
+    int64_t size;
+    int dims;
+    bool is_kept;
+  };
+  std::vector<Use> uses;
+  const auto use_of = [&](int64_t size) {
+    return std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.size == size; });
+  };
+  for (size_t i = 0; i < whole.in.size(); ++i) {
+    for (size_t d = 0; d < whole.in[i].shape.size(); ++d) {
+      const int64_t size = whole.in[i].shape[d];
+      if (size > 1 && use_of(size) == uses.end()) uses.push_back({size, 0, false});
+      if (size > 1 && small.in[i].shape[d] == proposed[i].shape[d]) use_of(size)->is_kept = true;
+    }
+  }
+  for (const auto* types : {&whole.in, &whole.out}) {
+    for (const TensorType& t : *types) {
+      for (int64_t size : t.shape) {
+        if (const auto use = use_of(size); use != uses.end()) ++use->dims;
+      }
+    }
+  }
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const Use& a, const Use& b) { return a.dims > b.dims; });
+  std::map<int64_t, int64_t> sizes;
+  size_t kept = 0, others = static_cast<size_t>(set);
+  for (const Use& use : uses)
+    sizes[use.size] =
+        use.is_kept ? small_size(kLeanSizes, set, kept++) : kWindowCounts[others++ % 2];
+  return sizes;
+}
+
+/// What `make` makes of each set's sizes, or of fewer where these make too much. Where a run of any
+/// takes long, all sets are lean: of three windows and five the latter tell the stride.
+template <class Make>
+std::vector<std::optional<SmallNode>> sized_nodes(const OpDef& def, const SmallNode& whole,
+                                                  const std::vector<int>& sets, const Make& make) {
+  std::vector<std::optional<SmallNode>> nodes, lean;
+  double work_of_nodes = 0, work_of_lean = 0, most = 0;
+  for (int set : sets) {
+    const auto types = [&](const int64_t(&sizes)[2][5]) {
+      return with_sizes(whole.in, [&](int64_t, size_t i) { return small_size(sizes, set, i); });
+    };
+    std::optional<SmallNode> small = make(types(kSizes)), fewer;
+    lean.emplace_back();
+    if (small) {
+      const std::map<int64_t, int64_t> sizes = lean_sizes(whole, types(kSizes), *small, set);
+      lean.back() = make(with_sizes(whole.in, [&](int64_t d, size_t) { return sizes.at(d); }));
+    }
+    if (small && elements(*small) > kManyElements) fewer = make(types(kManySizes));
+    if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
+    if (small) most = std::max(most, work(def, *small));
+    work_of_nodes += small ? work(def, *small) : 0;
+    work_of_lean += lean.back() ? work(def, *lean.back()) : 0;
+    nodes.push_back(std::move(small));
+  }
+  const bool all = std::all_of(lean.begin(), lean.end(), [](const auto& l) { return !!l; });
+  return most > kLongRun && all && work_of_lean < work_of_nodes ? lean : nodes;
+}
+
 }  // namespace
 
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
@@ -218,18 +295,12 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
     if (!known) found.push_back(std::move(*small));
   };
   const auto add = [&](std::vector<TensorType> types) { keep(make(std::move(types))); };
-  for (int set : size_sets) {
-    const auto sized = [&](const int64_t(&sizes)[2][5]) {
-      return make(
-          with_sizes(original, [&](int64_t, size_t i) { return small_size(sizes, set, i); }));
-    };
-    std::optional<SmallNode> small = sized(kSizes);
-    if (small && elements(*small) > kManyElements) {
-      std::optional<SmallNode> fewer = sized(kManySizes);
-      if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
-    }
-    keep(std::move(small));
+  SmallNode whole{base, original, {}};
+  try {
+    whole.out = def.infer(base, original);
+  } catch (const std::exception&) {  // results in f64 may be none of the op's
   }
+  for (auto& small : sized_nodes(def, whole, size_sets, make)) keep(std::move(small));
   for (int set : size_sets) {
     if (found.size() >= size_sets.size()) break;
     add(with_sizes(original, [&](int64_t d, size_t i) {
