@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "base/lanes.h"
 #include "graph/ops/window.h"
@@ -171,15 +172,15 @@ void add_dots(const Rows& a, const Rows& b, const Matrix& to) {
   for (; row < a.count; ++row) columns(std::integral_constant<int, 1>(), row);
 }
 
-/// Where an image's channels of one group lie: position i of channel c at first + c * channel +
-/// i * position.
+/// Where the channels of one group lie in some images: position i of channel c of image m at
+/// first + m * image + c * channel + i * position.
 struct Planes {
-  int64_t first, channel, position;
+  int64_t first, image, channel, position;
 };
 
 /// The convolution as products of planes. The values that one weight of a kernel meets, one for
-/// each result and zero outside of the image, are a line; a channel of an image makes a line for
-/// each offset of the kernel.
+/// each result and zero outside of the image, are a line; a channel makes a line for each offset of
+/// the kernel. Lines and planes are those of some images at once, position by position.
 class Lines {
  public:
   explicit Lines(const Geometry& g)
@@ -187,39 +188,50 @@ class Lines {
         rows_(rows_of(g)),
         in_(element_count(g.in)),
         out_(element_count(g.out)),
-        offsets_(element_count(g.kernel)),
-        lines_(static_cast<size_t>(offsets_ * out_)) {}
+        offsets_(element_count(g.kernel)) {}
 
-  /// Calls f(planes of x, planes of y, the first weight) for each group of each image.
+  /// Calls f(planes of x, planes of y, the first weight) for each group of some images.
   template <class F>
-  void each_group(const F& f) const {
-    const auto planes = [&](int64_t image, int64_t group, int64_t channels, int64_t count) {
+  void each_group(const F& f) {
+    constexpr int64_t kMostValues = 1 << 16;  // of lines, which stay in the processor's cache
+    const int64_t most = std::max<int64_t>(1, kMostValues / std::max<int64_t>(1, offsets_ * out_));
+    const auto planes = [&](int64_t group, int64_t channels, int64_t count) {
       const int64_t all = g_.groups * channels, channel = g_.channels_last ? 1 : count;
-      return Planes{image * all * count + group * channels * channel, channel,
+      return Planes{first_image_ * all * count + group * channels * channel, all * count, channel,
                     g_.channels_last ? all : 1};
     };
-    const int64_t weights = g_.out_channels * g_.in_channels * offsets_;
-    for (int64_t n = 0; n < g_.batch; ++n) {
+    for (first_image_ = 0; first_image_ < g_.batch; first_image_ += images_) {
+      const int64_t images = std::min(most, g_.batch - first_image_);
+      if (std::exchange(images_, images) != images) {
+        plane_.assign(static_cast<size_t>(in_ * images_), 0.0);
+        lines_.assign(static_cast<size_t>(offsets_ * out_ * images_), 0.0);
+      }
       for (int64_t group = 0; group < g_.groups; ++group)
-        f(planes(n, group, g_.in_channels, in_), planes(n, group, g_.out_channels, out_),
-          group * weights);
+        f(planes(group, g_.in_channels, in_), planes(group, g_.out_channels, out_),
+          group * g_.out_channels * g_.in_channels * offsets_);
     }
   }
 
-  void clear() { std::fill(lines_.begin(), lines_.end(), 0.0); }
-  /// The lines of an image's channel. What lies outside of images does so in all of them: it stays
-  /// zero.
+  /// The lines of a channel. What lies outside of images does so in all channels: it stays zero.
   void take(const Doubles& x, const Planes& planes, int64_t channel) {
-    each(planes, channel, [&](size_t line, size_t at) { lines_[line] = x[at]; });
+    each_value(planes, channel, in_, [&](size_t i, size_t at) { plane_[i] = x[at]; });
+    each_run([&](double* line, double* plane, int64_t n, int64_t step) {
+      for (int64_t i = 0; i < n; ++i) line[i] = plane[i * step];
+    });
   }
-  /// The other way round: adds the lines to an image's channel.
-  void add_to(Doubles& x, const Planes& planes, int64_t channel) const {
-    each(planes, channel, [&](size_t line, size_t at) { x[at] += lines_[line]; });
+  void clear() { std::fill(lines_.begin(), lines_.end(), 0.0); }
+  /// The other way round: what the lines add up to in a channel.
+  void add_up(Doubles& x, const Planes& planes, int64_t channel) {
+    std::fill(plane_.begin(), plane_.end(), 0.0);
+    each_run([&](double* line, double* plane, int64_t n, int64_t step) {
+      for (int64_t i = 0; i < n; ++i) plane[i * step] += line[i];
+    });
+    each_value(planes, channel, in_, [&](size_t i, size_t at) { x[at] = plane_[i]; });
   }
 
-  /// y's planes as they would lie with channels first.
+  /// y's planes, one channel after the other.
   Doubles results(const Doubles& y, const Planes& planes) const {
-    Doubles to(static_cast<size_t>(g_.out_channels * out_));
+    Doubles to(static_cast<size_t>(g_.out_channels * out_ * images_));
     each_result(planes, [&](size_t i, size_t at) { to[i] = y[at]; });
     return to;
   }
@@ -227,38 +239,54 @@ class Lines {
     each_result(planes, [&](size_t i, size_t at) { y[at] = from[i]; });
   }
 
-  Rows lines() { return {lines_.data(), offsets_, out_}; }
-  /// Planes of results, one after the other.
-  Rows planes(Doubles& results) const { return {results.data(), g_.out_channels, out_}; }
+  Rows lines() { return {lines_.data(), offsets_, out_ * images_}; }
+  Rows planes(Doubles& results) const { return {results.data(), g_.out_channels, out_ * images_}; }
   /// The weights of an input channel: one for each result (row) and offset of the kernel (column).
   Matrix weights(Doubles& all, int64_t first, int64_t channel) const {
     return {all.data() + first + channel * offsets_, g_.in_channels * offsets_, 1};
   }
 
  private:
+  /// Calls f(place among a channel's values, place in the tensor).
   template <class F>
-  void each(const Planes& planes, int64_t channel, const F& f) const {
-    const int64_t stride = g_.windows.back().stride * planes.position;
-    for (const Row& row : rows_) {
-      const int64_t line = row.offset * out_ + row.y;
-      const int64_t at = planes.first + channel * planes.channel + row.x * planes.position;
-      for (int64_t j = 0; j < row.n; ++j)
-        f(static_cast<size_t>(line + j), static_cast<size_t>(at + j * stride));
+  void each_value(const Planes& planes, int64_t channel, int64_t count, const F& f) const {
+    const int64_t first = planes.first + channel * planes.channel;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t m = 0; m < images_; ++m)
+        f(static_cast<size_t>(i * images_ + m),
+          static_cast<size_t>(first + m * planes.image + i * planes.position));
     }
   }
   template <class F>
   void each_result(const Planes& planes, const F& f) const {
     for (int64_t o = 0; o < g_.out_channels; ++o) {
-      for (int64_t i = 0; i < out_; ++i)
-        f(static_cast<size_t>(o * out_ + i),
-          static_cast<size_t>(planes.first + o * planes.channel + i * planes.position));
+      const auto first = static_cast<size_t>(o * out_ * images_);
+      each_value(planes, o, out_, [&](size_t i, size_t at) { f(first + i, at); });
+    }
+  }
+  /// Calls f(values of a line, the channel's that they are, how many, the step between the latter).
+  template <class F>
+  void each_run(const F& f) {
+    const int64_t stride = g_.windows.back().stride;
+    for (const Row& row : rows_) {
+      double* line = lines_.data() + (row.offset * out_ + row.y) * images_;
+      double* plane = plane_.data() + row.x * images_;
+      if (images_ == 1) {
+        f(line, plane, row.n, stride);
+      } else if (stride == 1) {
+        f(line, plane, row.n * images_, int64_t{1});
+      } else {
+        for (int64_t j = 0; j < row.n; ++j)
+          f(line + j * images_, plane + j * stride * images_, images_, int64_t{1});
+      }
     }
   }
 
   const Geometry& g_;
   const std::vector<Row> rows_;
   const int64_t in_, out_, offsets_;
-  Doubles lines_;
+  int64_t first_image_ = 0, images_ = 0;
+  Doubles plane_, lines_;
 };
 
 void conv(const Node& node, const KernelArgs& args) {
@@ -291,7 +319,7 @@ void data_grad(const Node& node, const KernelArgs& args) {
     for (int64_t c = 0; c < g.in_channels; ++c) {
       lines.clear();
       add_products(lines.weights(w, first, c).transposed(), lines.planes(gradients), lines.lines());
-      lines.add_to(dx, to, c);
+      lines.add_up(dx, to, c);
     }
   });
   store(dx, args.out[0]);

@@ -116,7 +116,7 @@ constexpr Combine kCombines[] = {
 // Small results are looked at more often: of scalars, round(a) + round(b) = round(a + b) holds
 // every now and then.
 constexpr int64_t kLeastElements = 12;  // per kind of data, over its repetitions
-constexpr size_t kKindsByPlace = 2;     // kinds of data that shard counts beyond the first ones see
+constexpr size_t kFewKinds = 2;         // of data, where all would cost much and show little more
 constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
 
 /// The one mesh axis of a trial.
@@ -179,8 +179,13 @@ bool Trials::add_trial(const SmallNode& small) {
   int64_t least = kLeastElements;
   for (const TensorType& t : small.out)
     least = std::min(least, std::max<int64_t>(1, element_count(t.shape)));
+  // Where runs take long, other sizes than the first see two kinds of data.
+  const size_t kinds = !trials_.empty() && is_long_run(def_, small)
+                           ? std::min(evidence_.data.size(), kFewKinds)
+                           : evidence_.data.size();
   for (int64_t seen = 0; seen < kLeastElements; seen += least) {
-    trial.kinds.insert(trial.kinds.end(), evidence_.data.begin(), evidence_.data.end());
+    trial.kinds.insert(trial.kinds.end(), evidence_.data.begin(),
+                       evidence_.data.begin() + static_cast<std::ptrdiff_t>(kinds));
   }
   try {
     trial.kernel = std::make_shared<PreparedKernel>(prepare(small.node, small.in, small.out));
@@ -209,6 +214,9 @@ std::vector<Tensor> Trials::run(const PreparedKernel& kernel, std::span<const Te
   }
   std::vector<TensorView> in_views, out_views;
   std::vector<Tensor> results;
+  in_views.reserve(in.size());
+  out_views.reserve(out.size());
+  results.reserve(out.size());
   for (const Tensor& t : in) in_views.push_back(t.view());
   for (const TensorType& t : out) {
     results.emplace_back(t);
@@ -460,7 +468,7 @@ size_t Trials::kinds_for(const Trial& trial, const std::vector<int64_t>& counts,
                          int64_t parts) const {
   const auto place = std::find(counts.begin(), counts.end(), parts) - counts.begin();
   const bool all = static_cast<size_t>(place) < evidence_.shards.size();
-  return all ? trial.kinds.size() : std::min(trial.kinds.size(), kKindsByPlace);
+  return all ? trial.kinds.size() : std::min(trial.kinds.size(), kFewKinds);
 }
 
 std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate) {

@@ -29,6 +29,9 @@ struct SmallNode {
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
                                    const std::vector<int>& size_sets, bool as_f64);
 
+/// Does a run take so long that its trials are made of as little as can be?
+bool is_long_run(const OpDef& def, const SmallNode& small);
+
 /// Random operands for a node; no zeros among floats and plain integers. Indices are below
 /// index_bound. The same arguments give the same data.
 std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in,

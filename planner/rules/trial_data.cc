@@ -35,20 +35,28 @@ int64_t small_size(const int64_t (&sizes)[2][5], int set, size_t index) {
 }
 
 /// Uniform numbers by SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators",
-/// OOPSLA 2014), because summands of many tensors take millions of them; one per call.
+/// OOPSLA 2014), because summands of many tensors take millions of them.
 class Random {
  public:
   Random(uint64_t seed, uint64_t stream) : state_(mixed(seed) ^ mixed(~stream)) {}
-  double uniform() {
-    state_ += 0x9E3779B97F4A7C15;
-    return (static_cast<double>(mixed(state_) >> 32) + 0.5) * 0x1p-32;
-  }
-  int64_t below(int64_t n) {
-    return std::min<int64_t>(n - 1, static_cast<int64_t>(uniform() * static_cast<double>(n)));
-  }
+  double uniform() { return as_uniform(bits()); }
+  int64_t below(int64_t n) { return as_below(bits(), n); }
   bool coin() { return uniform() < 0.5; }
+  /// A number and a choice of four, of one call.
+  std::pair<double, int> uniform_and_quarter() {
+    const uint64_t drawn = bits();
+    return {as_uniform(drawn), static_cast<int>(drawn & 3u)};
+  }
 
  private:
+  static double as_uniform(uint64_t drawn) {
+    return (static_cast<double>(drawn >> 32) + 0.5) * 0x1p-32;
+  }
+  static int64_t as_below(uint64_t drawn, int64_t n) {
+    return std::min<int64_t>(n - 1,
+                             static_cast<int64_t>(as_uniform(drawn) * static_cast<double>(n)));
+  }
+  uint64_t bits() { return mixed(state_ += 0x9E3779B97F4A7C15); }
   static uint64_t mixed(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
@@ -260,6 +268,8 @@ std::vector<std::optional<SmallNode>> sized_nodes(const OpDef& def, const SmallN
 
 }  // namespace
 
+bool is_long_run(const OpDef& def, const SmallNode& small) { return work(def, small) > kLongRun; }
+
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
                                    const std::vector<int>& size_sets, bool as_f64) {
   const OpDef& def = op_def(node.op);
@@ -370,8 +380,9 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const double truth = true_values.as<double>()[i];
     const size_t owner = static_cast<size_t>(random.below(parts));
     // Integers stay whole and not zero (a kernel may divide by them).
-    auto step = [&] {
-      return floating ? 0.25 + random.uniform() : static_cast<double>(1 + random.below(4));
+    const double unit = floating ? std::max(1.0, std::abs(truth)) : 1;
+    const auto step = [&](double uniform) {
+      return floating ? (0.25 + uniform) * unit : std::floor(1 + 4 * uniform);
     };
     if (op == ReduceOp::prod) {  // powers of two, so that their product is exact
       double left = truth;
@@ -390,11 +401,11 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
         double v = truth;
         if (p != owner) {
           const int sign = op == ReduceOp::max ? -1 : 1;
+          const auto [uniform, quarter] = random.uniform_and_quarter();
           // Now and then the identity, which is what a rank holds that has nothing to say: from it
           // 0 * x makes NaN, and x - y does.
-          v = floating && random.below(4) == 0
-                  ? sign * std::numeric_limits<double>::infinity()
-                  : v + sign * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+          v = floating && quarter == 0 ? sign * std::numeric_limits<double>::infinity()
+                                       : v + sign * step(uniform);
         }
         if (!floating && v == 0) v += op == ReduceOp::max ? -1 : 1;
         values[p][i] = v;
@@ -406,10 +417,9 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const bool one_sign = floating && (kind == Data::positive || kind == Data::negative);
     for (size_t p = 0; p < values.size(); ++p) {
       if (p == owner) continue;
-      const double v =
-          one_sign
-              ? truth * (0.1 + 0.8 * random.uniform()) / static_cast<double>(parts)
-              : (random.coin() ? 1 : -1) * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+      const auto [uniform, quarter] = random.uniform_and_quarter();
+      const double v = one_sign ? truth * (0.1 + 0.8 * uniform) / static_cast<double>(parts)
+                                : (quarter < 2 ? 1 : -1) * step(uniform);
       values[p][i] = v;
       left -= v;
     }
