@@ -243,27 +243,33 @@ std::map<int64_t, int64_t> lean_sizes(const SmallNode& whole, std::span<const Te
 template <class Make>
 std::vector<std::optional<SmallNode>> sized_nodes(const OpDef& def, const SmallNode& whole,
                                                   const std::vector<int>& sets, const Make& make) {
-  std::vector<std::optional<SmallNode>> nodes, lean;
-  double work_of_nodes = 0, work_of_lean = 0, most = 0;
+  std::vector<std::optional<SmallNode>> first, nodes, lean;
+  const auto types = [&](const int64_t(&sizes)[2][5], int set) {
+    return with_sizes(whole.in, [&](int64_t, size_t i) { return small_size(sizes, set, i); });
+  };
+  double all = 0, most = 0, all_lean = 0;
   for (int set : sets) {
-    const auto types = [&](const int64_t(&sizes)[2][5]) {
-      return with_sizes(whole.in, [&](int64_t, size_t i) { return small_size(sizes, set, i); });
-    };
-    std::optional<SmallNode> small = make(types(kSizes)), fewer;
-    lean.emplace_back();
-    if (small) {
-      const std::map<int64_t, int64_t> sizes = lean_sizes(whole, types(kSizes), *small, set);
-      lean.back() = make(with_sizes(whole.in, [&](int64_t d, size_t) { return sizes.at(d); }));
+    first.push_back(make(types(kSizes, set)));
+    nodes.push_back(first.back());
+    std::optional<SmallNode>& small = nodes.back();
+    if (!small) continue;
+    if (elements(*small) > kManyElements) {
+      std::optional<SmallNode> fewer = make(types(kManySizes, set));
+      if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
     }
-    if (small && elements(*small) > kManyElements) fewer = make(types(kManySizes));
-    if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
-    if (small) most = std::max(most, work(def, *small));
-    work_of_nodes += small ? work(def, *small) : 0;
-    work_of_lean += lean.back() ? work(def, *lean.back()) : 0;
-    nodes.push_back(std::move(small));
+    all += work(def, *small);
+    most = std::max(most, work(def, *small));
   }
-  const bool all = std::all_of(lean.begin(), lean.end(), [](const auto& l) { return !!l; });
-  return most > kLongRun && all && work_of_lean < work_of_nodes ? lean : nodes;
+  if (most <= kLongRun) return nodes;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    if (!first[i]) return nodes;
+    const std::map<int64_t, int64_t> sizes =
+        lean_sizes(whole, types(kSizes, sets[i]), *first[i], sets[i]);
+    lean.push_back(make(with_sizes(whole.in, [&](int64_t d, size_t) { return sizes.at(d); })));
+    if (!lean.back()) return nodes;
+    all_lean += work(def, *lean.back());
+  }
+  return all_lean < all ? lean : nodes;
 }
 
 }  // namespace
