@@ -12,7 +12,6 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kKinds = 2;  // kinds of data that are looked at: mixed and negative
 constexpr int64_t kMostStride = 32;
 
 /// Marks, for each dim, the rows in which two tensors of one type differ.

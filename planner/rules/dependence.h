@@ -42,6 +42,8 @@ std::optional<HaloWindow> fit_window(std::span<const Relation> relations);
 
 class Dependence {
  public:
+  static constexpr size_t kKinds = 2;  // of data that are looked at: mixed and negative
+
   explicit Dependence(Trials& trials) : trials_(trials) {}
 
   /// Rows of an operand's dim and the rows of a result's dim that they change, in every trial.

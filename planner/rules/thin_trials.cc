@@ -1,12 +1,10 @@
 // Thin trials: for dependence, which is looked at row by row.
 #include <algorithm>
 
-#include "planner/rules/trial.h"
+#include "planner/rules/dependence.h"
 
 namespace shardrun {
 namespace {
-
-constexpr size_t kKinds = 2;  // kinds of data that dependence looks at
 
 /// Do all operands lie whole or in plain shards, and results in shards or as partial values?
 bool cuts_plainly(const SpmdRule::Option& option) {
@@ -68,7 +66,7 @@ Trials Trials::thinned(const std::vector<SpmdRule::Option>& options,
   Trials out = *this;
   out.trials_.clear();
   out.summands_.clear();
-  out.evidence_.data.resize(std::min(evidence_.data.size(), kKinds));
+  out.evidence_.data.resize(std::min(evidence_.data.size(), Dependence::kKinds));
   for (const Trial& trial : trials_) {
     if (!out.add_trial(thin_node(def_, trial.small, options, keep))) return *this;
   }

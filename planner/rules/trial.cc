@@ -179,8 +179,8 @@ bool Trials::add_trial(const SmallNode& small) {
   int64_t least = kLeastElements;
   for (const TensorType& t : small.out)
     least = std::min(least, std::max<int64_t>(1, element_count(t.shape)));
-  // Where runs take long, other sizes than the first see two kinds of data.
-  const size_t kinds = !trials_.empty() && is_long_run(def_, small)
+  // Where runs take long, other sizes than the first see two kinds of data; of a user's op all.
+  const size_t kinds = !trials_.empty() && !def_.foreign && is_long_run(def_, small)
                            ? std::min(evidence_.data.size(), kFewKinds)
                            : evidence_.data.size();
   for (int64_t seen = 0; seen < kLeastElements; seen += least) {
