@@ -12,7 +12,6 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kKinds = 2;  // kinds of data that are looked at: mixed and negative
 constexpr int64_t kMostStride = 32;
 
 /// Marks, for each dim, the rows in which two tensors of one type differ.
@@ -271,6 +270,17 @@ bool Dependence::meet(size_t trial, size_t a, size_t b) {
 }
 
 std::vector<Relation> Dependence::interaction(const NodeDim& a, const NodeDim& b) {
+  if (const auto known = interactions_.find({b, a}); known != interactions_.end()) {
+    std::vector<Relation> turned;
+    for (const Relation& relation : known->second) turned.push_back(relation.transposed());
+    return turned;
+  }
+  const auto [it, fresh] = interactions_.try_emplace({a, b});
+  if (fresh) it->second = find_interaction(a, b);
+  return it->second;
+}
+
+std::vector<Relation> Dependence::find_interaction(const NodeDim& a, const NodeDim& b) {
   std::vector<Relation> relations;
   bool any = false;
   for (size_t trial = 0; trial < trials_.count() && !any; ++trial)

@@ -42,6 +42,8 @@ std::optional<HaloWindow> fit_window(std::span<const Relation> relations);
 
 class Dependence {
  public:
+  static constexpr size_t kKinds = 2;  // of data that are looked at: mixed and negative
+
   explicit Dependence(Trials& trials) : trials_(trials) {}
 
   /// Rows of an operand's dim and the rows of a result's dim that they change, in every trial.
@@ -76,6 +78,7 @@ class Dependence {
   bool add_up(size_t trial, const Results& together, std::span<const Results* const> alone) const;
   bool meet(size_t trial, const NodeDim& a, int64_t row_a, const NodeDim& b, int64_t row_b);
   bool meet(size_t trial, size_t a, size_t b);  // the operands as a whole
+  std::vector<Relation> find_interaction(const NodeDim& a, const NodeDim& b);
   /// Do any operands, all replaced? Saves asking each pair of many that are put side by side.
   bool some_meet(size_t trial);
 
@@ -89,6 +92,7 @@ class Dependence {
   std::map<std::pair<size_t, size_t>, Results> replaced_;
   std::map<std::tuple<size_t, size_t, size_t>, bool> meet_;
   std::map<size_t, bool> some_meet_;
+  std::map<std::pair<NodeDim, NodeDim>, std::vector<Relation>> interactions_;
 };
 
 }  // namespace shardrun

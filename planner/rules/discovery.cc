@@ -16,8 +16,8 @@ using Candidate = Trials::Candidate;
 using Kind = Placement::Kind;
 
 // Of cut dims of one size; beyond, one operand or two are cut, or all; of more pairs, one or all.
-constexpr size_t kMostCombinations = 2048, kMostPairs = 2000;
-constexpr double kMostResultCuts = 4096;
+constexpr size_t kMostCombinations = 2048, kMostPairs = 500;
+constexpr double kMostResultCuts = 512;
 constexpr int kMostDims = 16;  // looked at where one dim is cut throughout
 // Operands of which every subset is tried as partial sums; of more, each alone and all together.
 constexpr size_t kMostSummed = 8;

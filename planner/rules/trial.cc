@@ -116,6 +116,7 @@ constexpr Combine kCombines[] = {
 // Small results are looked at more often: of scalars, round(a) + round(b) = round(a + b) holds
 // every now and then.
 constexpr int64_t kLeastElements = 12;  // per kind of data, over its repetitions
+constexpr size_t kFewKinds = 2;         // of data, where all would cost much and show little more
 constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
 
 /// The one mesh axis of a trial.
@@ -178,8 +179,13 @@ bool Trials::add_trial(const SmallNode& small) {
   int64_t least = kLeastElements;
   for (const TensorType& t : small.out)
     least = std::min(least, std::max<int64_t>(1, element_count(t.shape)));
+  // Where runs take long, other sizes than the first see two kinds of data; of a user's op all.
+  const size_t kinds = !trials_.empty() && !def_.foreign && is_long_run(def_, small)
+                           ? std::min(evidence_.data.size(), kFewKinds)
+                           : evidence_.data.size();
   for (int64_t seen = 0; seen < kLeastElements; seen += least) {
-    trial.kinds.insert(trial.kinds.end(), evidence_.data.begin(), evidence_.data.end());
+    trial.kinds.insert(trial.kinds.end(), evidence_.data.begin(),
+                       evidence_.data.begin() + static_cast<std::ptrdiff_t>(kinds));
   }
   try {
     trial.kernel = std::make_shared<PreparedKernel>(prepare(small.node, small.in, small.out));
@@ -208,13 +214,16 @@ std::vector<Tensor> Trials::run(const PreparedKernel& kernel, std::span<const Te
   }
   std::vector<TensorView> in_views, out_views;
   std::vector<Tensor> results;
+  in_views.reserve(in.size());
+  out_views.reserve(out.size());
+  results.reserve(out.size());
   for (const Tensor& t : in) in_views.push_back(t.view());
   for (const TensorType& t : out) {
     results.emplace_back(t);
     out_views.push_back(results.back().view());
   }
   kernel.run({in_views, out_views, workspace_.data()});
-  ++kernel_runs_;
+  ++*kernel_runs_;
   return results;
 }
 
@@ -245,16 +254,33 @@ std::vector<int64_t> Trials::part_counts(const SmallNode& small, const Candidate
   return most == 0 ? evidence_.shards : shard_counts(most);
 }
 
+bool Trials::shapes_fit(const SmallNode& small, const Candidate& candidate, int64_t parts) const {
+  if (def_.localise != nullptr) return true;  // attributes may change with the shapes
+  std::vector<TensorType> in = small.in;
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (!candidate.in[i].is_shard()) continue;
+    int64_t& size = in[i].shape[static_cast<size_t>(candidate.in[i].dim)];
+    size = shard_range(size, parts, 0).size;
+  }
+  try {
+    def_.infer(small.node, in);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 std::optional<std::vector<Trials::Shard>> Trials::shards(const SmallNode& small,
                                                          const Candidate& candidate,
                                                          int64_t parts) const {
+  const bool exact = is_exact(candidate);
+  if (!exact && !shapes_fit(small, candidate, parts)) return std::nullopt;
   const Mesh mesh = mesh_of(parts);
   NodePlan plan = replicated_node(small.in, small.out);
   place(plan, candidate.in, candidate.out, 0);
   std::vector<Shape> in_shapes, out_shapes;
   for (const TensorType& t : small.in) in_shapes.push_back(t.shape);
   for (const TensorType& t : small.out) out_shapes.push_back(t.shape);
-  const bool exact = is_exact(candidate);
   int64_t cut_size = 0;
   if (!exact) {
     for (size_t i = 0; i < small.in.size(); ++i) {
@@ -438,6 +464,13 @@ const std::vector<Tensor>& Trials::summands(size_t trial, size_t data, size_t op
   return found;
 }
 
+size_t Trials::kinds_for(const Trial& trial, const std::vector<int64_t>& counts,
+                         int64_t parts) const {
+  const auto place = std::find(counts.begin(), counts.end(), parts) - counts.begin();
+  const bool all = static_cast<size_t>(place) < evidence_.shards.size();
+  return all ? trial.kinds.size() : std::min(trial.kinds.size(), kFewKinds);
+}
+
 std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate) {
   std::vector<unsigned> ways(first().out.size(), kAllWays);
   std::vector<int> cut;
@@ -467,7 +500,8 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
                 prepare(shard.node, shard.in_types, shard.out_types));
           }
         }
-        for (size_t d = 0; d < trial.kinds.size(); ++d) {
+        const size_t kinds = kinds_for(trial, counts, parts);
+        for (size_t d = 0; d < kinds; ++d) {
           std::vector<std::vector<Tensor>> operands(split->size());
           for (size_t i = 0; i < candidate.in.size(); ++i) {
             const Tensor& whole = trial.operands[d][i];

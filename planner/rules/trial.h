@@ -29,6 +29,9 @@ struct SmallNode {
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
                                    const std::vector<int>& size_sets, bool as_f64);
 
+/// Does a run take so long that its trials are made of as little as can be?
+bool is_long_run(const OpDef& def, const SmallNode& small);
+
 /// Random operands for a node; no zeros among floats and plain integers. Indices are below
 /// index_bound. The same arguments give the same data.
 std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in,
@@ -56,6 +59,13 @@ class Trials {
   /// Runs the whole small nodes on all data. No trials are left if the reference kernel cannot run.
   Trials(const Node& node, std::span<const TensorType> in, const Evidence& evidence);
 
+  /// The same trials, made of less: of all dims that an option cuts plainly, with results that are
+  /// cut or summed, the first two rows. How the other dims go together does not depend on those.
+  /// `keep`: dims that stay whole. A trial that the op does not take so stays as it is. Runs of
+  /// either count for both.
+  Trials thinned(const std::vector<SpmdRule::Option>& options,
+                 const std::vector<NodeDim>& keep) const;
+
   struct Candidate {
     std::vector<Placement> in;
     /// Per result how it is meant to lie: shards, windows, blocks, or replicate for a whole one,
@@ -69,7 +79,7 @@ class Trials {
   const SmallNode& small(size_t trial) const { return trials_[trial].small; }
   const SmallNode& first() const { return trials_[0].small; }
   const OpDef& def() const { return def_; }
-  int kernel_runs() const { return kernel_runs_; }
+  int kernel_runs() const { return *kernel_runs_; }
   bool can_cut(int64_t size) const { return !shard_counts(size).empty(); }
 
   /// Do the local attributes depend on where the results lie (expand, slice), not on the operands
@@ -119,6 +129,12 @@ class Trials {
   std::vector<int64_t> shard_counts(int64_t size) const;
   /// Into how many parts the candidate is tried; none if its dims do not go together.
   std::vector<int64_t> part_counts(const SmallNode& small, const Candidate& candidate) const;
+  /// Does the shape rule take the first shards of the operands? Asked before anything else is made
+  /// of a candidate, since most are refused here.
+  bool shapes_fit(const SmallNode& small, const Candidate& candidate, int64_t parts) const;
+  /// On how many kinds of the trial's data a candidate is tried in so many parts: on all in the
+  /// counts that every op has, on the first two in those that show what depends on places.
+  size_t kinds_for(const Trial& trial, const std::vector<int64_t>& counts, int64_t parts) const;
   std::optional<std::vector<Shard>> shards(const SmallNode& small, const Candidate& candidate,
                                            int64_t parts) const;
   bool are_sizes(const std::vector<int64_t>& before, const std::vector<int64_t>& after,
@@ -144,7 +160,7 @@ class Trials {
   std::vector<Trial> trials_;
   std::map<std::tuple<size_t, size_t, size_t, ReduceOp, int64_t>, std::vector<Tensor>> summands_;
   Tensor workspace_;
-  int kernel_runs_ = 0;
+  std::shared_ptr<int> kernel_runs_ = std::make_shared<int>(0);
 };
 
 }  // namespace shardrun

@@ -20,6 +20,10 @@ constexpr int64_t kSizes[2][5] = {{5, 3, 7, 8, 10}, {6, 7, 5, 3, 9}};
 constexpr int64_t kManySizes[2][5] = {{5, 7, 3, 4, 6}, {6, 5, 4, 3, 7}};
 // Where those make too much: a patch of 16 x 16 that steps by 16 wants images of 48 at least.
 constexpr int64_t kLeastSizes[2][5] = {{3, 5, 4, 7, 6}, {5, 3, 7, 4, 8}};
+// Where a run takes long: in the order of how many dims have a size.
+constexpr int64_t kLeanSizes[2][5] = {{3, 5, 6, 7, 8}, {5, 3, 7, 6, 9}};
+constexpr int64_t kWindowCounts[2] = {3, 5};
+constexpr double kLongRun = 1 << 18;        // work() of one
 constexpr int64_t kTinySize = 4;            // when small sizes are refused, dims up to this stay,
 constexpr int64_t kKeptSize = 16;           // and then dims up to this
 constexpr int64_t kManyElements = 1 << 13;  // of all operands and results of one trial
@@ -31,20 +35,28 @@ int64_t small_size(const int64_t (&sizes)[2][5], int set, size_t index) {
 }
 
 /// Uniform numbers by SplitMix64 (Steele et al., "Fast splittable pseudorandom number generators",
-/// OOPSLA 2014), because summands of many tensors take millions of them; one per call.
+/// OOPSLA 2014), because summands of many tensors take millions of them.
 class Random {
  public:
   Random(uint64_t seed, uint64_t stream) : state_(mixed(seed) ^ mixed(~stream)) {}
-  double uniform() {
-    state_ += 0x9E3779B97F4A7C15;
-    return (static_cast<double>(mixed(state_) >> 32) + 0.5) * 0x1p-32;
-  }
-  int64_t below(int64_t n) {
-    return std::min<int64_t>(n - 1, static_cast<int64_t>(uniform() * static_cast<double>(n)));
-  }
+  double uniform() { return as_uniform(bits()); }
+  int64_t below(int64_t n) { return as_below(bits(), n); }
   bool coin() { return uniform() < 0.5; }
+  /// A number and a choice of four, of one call.
+  std::pair<double, int> uniform_and_quarter() {
+    const uint64_t drawn = bits();
+    return {as_uniform(drawn), static_cast<int>(drawn & 3u)};
+  }
 
  private:
+  static double as_uniform(uint64_t drawn) {
+    return (static_cast<double>(drawn >> 32) + 0.5) * 0x1p-32;
+  }
+  static int64_t as_below(uint64_t drawn, int64_t n) {
+    return std::min<int64_t>(n - 1,
+                             static_cast<int64_t>(as_uniform(drawn) * static_cast<double>(n)));
+  }
+  uint64_t bits() { return mixed(state_ += 0x9E3779B97F4A7C15); }
   static uint64_t mixed(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
@@ -181,7 +193,88 @@ int64_t elements(const SmallNode& small) {
   return n;
 }
 
+/// Roughly what a run, with what is done about its data, takes: in floating-point operations.
+double work(const OpDef& def, const SmallNode& small) {
+  constexpr double kPerElement = 32;
+  const double flops = def.flops ? def.flops(small.node, small.in, small.out) : 0;
+  return flops + kPerElement * static_cast<double>(elements(small));
+}
+
+/// kLeanSizes for each size of a node but 0 and 1. A size that no dim of `small` has as it was
+/// `proposed` is counted apart: the op's hook has made it as large as it must be, as it does with
+/// images. Three windows are proposed for it in one set and five in the other.
+std::map<int64_t, int64_t> lean_sizes(const SmallNode& whole, std::span<const TensorType> proposed,
+                                      const SmallNode& small, int set) {
+  struct Use {
+    int64_t size;
+    int dims;
+    bool is_kept;
+  };
+  std::vector<Use> uses;
+  const auto use_of = [&](int64_t size) {
+    return std::find_if(uses.begin(), uses.end(), [&](const Use& u) { return u.size == size; });
+  };
+  for (size_t i = 0; i < whole.in.size(); ++i) {
+    for (size_t d = 0; d < whole.in[i].shape.size(); ++d) {
+      const int64_t size = whole.in[i].shape[d];
+      if (size > 1 && use_of(size) == uses.end()) uses.push_back({size, 0, false});
+      if (size > 1 && small.in[i].shape[d] == proposed[i].shape[d]) use_of(size)->is_kept = true;
+    }
+  }
+  for (const auto* types : {&whole.in, &whole.out}) {
+    for (const TensorType& t : *types) {
+      for (int64_t size : t.shape) {
+        if (const auto use = use_of(size); use != uses.end()) ++use->dims;
+      }
+    }
+  }
+  std::stable_sort(uses.begin(), uses.end(),
+                   [](const Use& a, const Use& b) { return a.dims > b.dims; });
+  std::map<int64_t, int64_t> sizes;
+  size_t kept = 0, others = static_cast<size_t>(set);
+  for (const Use& use : uses)
+    sizes[use.size] =
+        use.is_kept ? small_size(kLeanSizes, set, kept++) : kWindowCounts[others++ % 2];
+  return sizes;
+}
+
+/// What `make` makes of each set's sizes, or of fewer where these make too much. Where a run of any
+/// takes long, all sets are lean: of three windows and five the latter tell the stride.
+template <class Make>
+std::vector<std::optional<SmallNode>> sized_nodes(const OpDef& def, const SmallNode& whole,
+                                                  const std::vector<int>& sets, const Make& make) {
+  std::vector<std::optional<SmallNode>> first, nodes, lean;
+  const auto types = [&](const int64_t(&sizes)[2][5], int set) {
+    return with_sizes(whole.in, [&](int64_t, size_t i) { return small_size(sizes, set, i); });
+  };
+  double all = 0, most = 0, all_lean = 0;
+  for (int set : sets) {
+    first.push_back(make(types(kSizes, set)));
+    nodes.push_back(first.back());
+    std::optional<SmallNode>& small = nodes.back();
+    if (!small) continue;
+    if (elements(*small) > kManyElements) {
+      std::optional<SmallNode> fewer = make(types(kManySizes, set));
+      if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
+    }
+    all += work(def, *small);
+    most = std::max(most, work(def, *small));
+  }
+  if (most <= kLongRun) return nodes;
+  for (size_t i = 0; i < sets.size(); ++i) {
+    if (!first[i]) return nodes;
+    const std::map<int64_t, int64_t> sizes =
+        lean_sizes(whole, types(kSizes, sets[i]), *first[i], sets[i]);
+    lean.push_back(make(with_sizes(whole.in, [&](int64_t d, size_t) { return sizes.at(d); })));
+    if (!lean.back()) return nodes;
+    all_lean += work(def, *lean.back());
+  }
+  return all_lean < all ? lean : nodes;
+}
+
 }  // namespace
+
+bool is_long_run(const OpDef& def, const SmallNode& small) { return work(def, small) > kLongRun; }
 
 std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType> in,
                                    const std::vector<int>& size_sets, bool as_f64) {
@@ -218,18 +311,12 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
     if (!known) found.push_back(std::move(*small));
   };
   const auto add = [&](std::vector<TensorType> types) { keep(make(std::move(types))); };
-  for (int set : size_sets) {
-    const auto sized = [&](const int64_t(&sizes)[2][5]) {
-      return make(
-          with_sizes(original, [&](int64_t, size_t i) { return small_size(sizes, set, i); }));
-    };
-    std::optional<SmallNode> small = sized(kSizes);
-    if (small && elements(*small) > kManyElements) {
-      std::optional<SmallNode> fewer = sized(kManySizes);
-      if (fewer && elements(*fewer) < elements(*small)) small = std::move(fewer);
-    }
-    keep(std::move(small));
+  SmallNode whole{base, original, {}};
+  try {
+    whole.out = def.infer(base, original);
+  } catch (const std::exception&) {  // results in f64 may be none of the op's
   }
+  for (auto& small : sized_nodes(def, whole, size_sets, make)) keep(std::move(small));
   for (int set : size_sets) {
     if (found.size() >= size_sets.size()) break;
     add(with_sizes(original, [&](int64_t d, size_t i) {
@@ -299,8 +386,9 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const double truth = true_values.as<double>()[i];
     const size_t owner = static_cast<size_t>(random.below(parts));
     // Integers stay whole and not zero (a kernel may divide by them).
-    auto step = [&] {
-      return floating ? 0.25 + random.uniform() : static_cast<double>(1 + random.below(4));
+    const double unit = floating ? std::max(1.0, std::abs(truth)) : 1;
+    const auto step = [&](double uniform) {
+      return floating ? (0.25 + uniform) * unit : std::floor(1 + 4 * uniform);
     };
     if (op == ReduceOp::prod) {  // powers of two, so that their product is exact
       double left = truth;
@@ -319,11 +407,11 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
         double v = truth;
         if (p != owner) {
           const int sign = op == ReduceOp::max ? -1 : 1;
+          const auto [uniform, quarter] = random.uniform_and_quarter();
           // Now and then the identity, which is what a rank holds that has nothing to say: from it
           // 0 * x makes NaN, and x - y does.
-          v = floating && random.below(4) == 0
-                  ? sign * std::numeric_limits<double>::infinity()
-                  : v + sign * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+          v = floating && quarter == 0 ? sign * std::numeric_limits<double>::infinity()
+                                       : v + sign * step(uniform);
         }
         if (!floating && v == 0) v += op == ReduceOp::max ? -1 : 1;
         values[p][i] = v;
@@ -335,10 +423,9 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const bool one_sign = floating && (kind == Data::positive || kind == Data::negative);
     for (size_t p = 0; p < values.size(); ++p) {
       if (p == owner) continue;
-      const double v =
-          one_sign
-              ? truth * (0.1 + 0.8 * random.uniform()) / static_cast<double>(parts)
-              : (random.coin() ? 1 : -1) * step() * (floating ? std::max(1.0, std::abs(truth)) : 1);
+      const auto [uniform, quarter] = random.uniform_and_quarter();
+      const double v = one_sign ? truth * (0.1 + 0.8 * uniform) / static_cast<double>(parts)
+                                : (quarter < 2 ? 1 : -1) * step(uniform);
       values[p][i] = v;
       left -= v;
     }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/at.h"
@@ -20,7 +21,7 @@ class WindowSearch {
  public:
   WindowSearch(Trials& trials, const std::vector<SpmdRule::Option>& found,
                const std::function<bool(const Candidate&)>& attempt)
-      : trials_(trials), found_(found), attempt_(attempt), dependence_(trials) {
+      : trials_(trials), found_(found), attempt_(attempt) {
     const SmallNode& small = trials.first();
     for (size_t i = 0; i < small.in.size(); ++i) {
       for (size_t d = 0; d < small.in[i].shape.size(); ++d) {
@@ -37,9 +38,11 @@ class WindowSearch {
 
   void run() {
     if (open_.empty() || result_dims_.size() > kMostResultDims) return;
+    thin_.emplace(trials_.thinned(found_, open_));
+    dependence_.emplace(*thin_);
     for (const NodeDim& result : result_dims_) {
       const bool some = std::any_of(open_.begin(), open_.end(), [&](const NodeDim& operand) {
-        return dependence_.touches_some(operand, result);
+        return dependence_->touches_some(operand, result);
       });
       if (!some) continue;
       windows_of_result(result);
@@ -109,8 +112,8 @@ class WindowSearch {
     }
     std::vector<std::vector<Placement>> ways(small.in.size());
     for (const NodeDim& operand : open_) {
-      if (!dependence_.touches_some(operand, result)) continue;
-      const auto window = fit_window(dependence_.influence(operand, result));
+      if (!dependence_->touches_some(operand, result)) continue;
+      const auto window = fit_window(dependence_->influence(operand, result));
       if (window) ways[at(operand.index)].push_back(placement(operand, result, *window));
     }
     extend_operands(candidates, ways);
@@ -127,9 +130,9 @@ class WindowSearch {
     for (size_t r = 0; r < small.out.size(); ++r) {
       std::vector<Placement> ways;
       for (const NodeDim& result : result_dims_) {
-        if (at(result.index) != r || !dependence_.touches_some(anchor, result)) continue;
+        if (at(result.index) != r || !dependence_->touches_some(anchor, result)) continue;
         std::vector<Relation> relations;
-        for (const Relation& relation : dependence_.influence(anchor, result))
+        for (const Relation& relation : dependence_->influence(anchor, result))
           relations.push_back(relation.transposed());
         if (const auto window = fit_window(relations))
           ways.push_back(placement(result, anchor, *window));
@@ -140,7 +143,7 @@ class WindowSearch {
     std::vector<std::vector<Placement>> ways(small.in.size());
     for (const NodeDim& operand : open_) {
       if (operand.index == anchor.index) continue;
-      const std::vector<Relation> relations = dependence_.interaction(operand, anchor);
+      const std::vector<Relation> relations = dependence_->interaction(operand, anchor);
       if (relations.empty() || relations[0].is_empty() || relations[0].is_full()) continue;
       any = true;
       if (const auto window = fit_window(relations))
@@ -197,11 +200,12 @@ class WindowSearch {
     for (const NodeDim& operand : operand_dims_) {
       if (operand.dim != result.dim) continue;
       operands.push_back(operand);
-      relations.push_back(dependence_.influence(0, operand, result));
+      relations.push_back(dependence_->influence(0, operand, result));
     }
+    if (relations.empty()) return;
     std::vector<int> sequence;
     int64_t row = 0;
-    for (int64_t t = 0; t < extent(0, result); ++t) {
+    for (int64_t t = 0; t < relations[0].to(); ++t) {
       int source = -1, sources = 0;
       for (size_t k = 0; k < relations.size(); ++k) {
         for (int64_t f = 0; f < relations[k].from(); ++f) {
@@ -230,7 +234,8 @@ class WindowSearch {
   Trials& trials_;
   const std::vector<SpmdRule::Option> found_;
   const std::function<bool(const Candidate&)>& attempt_;
-  Dependence dependence_;
+  std::optional<Trials> thin_;
+  std::optional<Dependence> dependence_;  // in thin_
   std::vector<NodeDim> operand_dims_, result_dims_;
   std::vector<NodeDim> open_;  // operand dims that no plain option cuts
   std::set<std::pair<std::vector<Placement>, std::vector<Placement>>> tried_;

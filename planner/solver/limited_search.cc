@@ -24,6 +24,7 @@ struct LimitedSearchSettings {
   double plain_pairs = 5e6;  // variables of the plain program at most
   double polish_fraction = 0.1;  // of the seconds, for the solvers: narrowing has a solution
   double rescue_fraction = 0.3;  // the same where it has none
+  double hope = 0.2;  // how much of a gap the solvers may close, where no memory is limited
   // Times at which memory is limited.
   int rounds = 24;       // of adding some
   size_t segments = 48;  // each adds its worst time
@@ -118,7 +119,8 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
-  options.steps = kStepsToGain;
+  options.weighs_steps = limit <= 0;
+  options.steps = limit > 0 ? kStepsToGain : kSettings.hope * kStepsToGain;
   options.mip = options_.proves;
   const std::optional<Solution> known =
       narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;

@@ -18,6 +18,9 @@ struct SolveOptions {
   /// Of integer programs whose costs are seconds a step: good enough is also what a better solution
   /// would save in so many steps, if that is less than the seconds spent already. 0: costs are not.
   double steps = 0;
+  /// ilp: `steps` ends its own searches, too, and HiGHS is not asked for less than it takes to
+  /// start.
+  bool weighs_steps = false;
   const Solution* start = nullptr;  // a known solution, feasible or not
   int64_t nodes = 0;    // lns: stop after so many nodes of its search trees; 0: not limited
   int threads = 1;      // lns: the result depends on it

@@ -1,6 +1,7 @@
 // Reference kernels against values worked out by hand, where a formula alone leaves room for doubt.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -166,6 +167,52 @@ TEST(ReferenceIndexing, OnnxExamples) {
                  floats({4}, {9, 10, 11, 12})},
                 {{"reduction", std::string("none")}}),
             (Doubles{1, 11, 3, 10, 9, 6, 7, 12}));
+}
+
+/// Lines of several images are made at once, as many as stay in cache: of 10 images of 32 x 32 with
+/// kernels of 3 x 3 seven, and then the other three. Each image alone gives the same.
+TEST(ReferenceConvolution, ImagesDoNotDependOnThoseBesideThem) {
+  const int64_t images = 10, side = 32, channels = 2;
+  const auto fill = [](Shape shape) {
+    Tensor t({DType::f64, std::move(shape)});
+    for (int64_t i = 0; i < t.count(); ++i)
+      t.as<double>()[i] = std::sin(static_cast<double>(i * i % 1009));
+    return t;
+  };
+  for (const int64_t stride : {1, 2}) {
+    const int64_t out = stride == 1 ? side : side / 2;
+    const Tensor x = fill({images, channels, side, side}), dy = fill({images, 3, out, out}),
+                 w = fill({3, channels, 3, 3});
+    const Attrs shared{
+        {"strides", Ints{stride, stride}}, {"dilations", Ints{1, 1}}, {"pads_low", Ints{1, 1}}};
+    Attrs forward = shared, data = shared, weight = shared;
+    forward.set("pads_high", Ints{1, 1});
+    data.set("size", Ints{side, side});
+    weight.set("kernel", Ints{3, 3});
+    const auto image = [&](const Tensor& t, int64_t m) {
+      Shape one = t.shape();
+      one[0] = 1;
+      Tensor part({DType::f64, one});
+      std::copy_n(t.as<double>() + m * part.count(), part.count(), part.as<double>());
+      return part;
+    };
+    const Doubles y = run("conv", {x, w}, forward), dx = run("conv_data_grad", {dy, w}, data),
+                  dw = run("conv_weight_grad", {x, dy}, weight);
+    Doubles y_each, dx_each, dw_sum(dw.size());
+    for (int64_t m = 0; m < images; ++m) {
+      const Doubles a = run("conv", {image(x, m), w}, forward),
+                    b = run("conv_data_grad", {image(dy, m), w}, data),
+                    c = run("conv_weight_grad", {image(x, m), image(dy, m)}, weight);
+      y_each.insert(y_each.end(), a.begin(), a.end());
+      dx_each.insert(dx_each.end(), b.begin(), b.end());
+      for (size_t i = 0; i < c.size(); ++i) dw_sum[i] += c[i];
+    }
+    ASSERT_EQ(y.size(), y_each.size());
+    ASSERT_EQ(dx.size(), dx_each.size());
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_NEAR(y[i], y_each[i], 1e-12) << i;
+    for (size_t i = 0; i < dx.size(); ++i) EXPECT_NEAR(dx[i], dx_each[i], 1e-12) << i;
+    for (size_t i = 0; i < dw.size(); ++i) EXPECT_NEAR(dw[i], dw_sum[i], 1e-10) << i;
+  }
 }
 
 }  // namespace

@@ -618,6 +618,54 @@ TEST(Discovery, TrialsOfManyOperandsStaySmall) {
   }
 }
 
+/// The first layer of a network for films. With the sizes of an ordinary op its trials would take
+/// hundreds of times the arithmetic; of three windows and five, the latter tell a stride.
+TEST(Discovery, TrialsOfLongRunsAreLean) {
+  const Attrs attrs{{"strides", Ints{1, 2, 2}},
+                    {"dilations", Ints{1, 1, 1}},
+                    {"pads_low", Ints{1, 3, 3}},
+                    {"pads_high", Ints{1, 3, 3}}};
+  const std::vector<TensorType> in = {f32({4, 3, 16, 112, 112}), f32({64, 3, 3, 7, 7})};
+  const std::vector<SmallNode> trials = small_nodes(node("conv", attrs), in, {0, 1}, true);
+  ASSERT_EQ(trials.size(), 2u);
+  for (const SmallNode& trial : trials) {
+    EXPECT_LT(op_def("conv").flops(trial.node, trial.in, trial.out), 2e7);
+    EXPECT_EQ(trial.in[1].shape[3], 7);  // halos stay as wide
+  }
+  EXPECT_GE(std::max(trials[0].out[0].shape[3], trials[1].out[0].shape[3]), 5);
+  const Rules rules = cuts("conv", attrs, in);
+  for (const char* wanted :
+       {"[S0, -] -> [S0]", "[-, S0] -> [S1]", "[S1, S1] -> [P(sum)]", "[S2{halo 1,1}, -] -> [S2]",
+        "[S3{halo 3,2 stride 2}, -] -> [S3]", "[S3, -] -> [S3{add 1,2 stride 1/2}]"})
+    EXPECT_EQ(rules.count(wanted), 1u) << wanted;
+}
+
+/// How rows of images go with each other is looked at with two samples and two channels.
+TEST(Discovery, DependenceIsSeenInThinTrials) {
+  const Node conv = node("conv", {{"strides", Ints{1}},
+                                  {"dilations", Ints{1}},
+                                  {"pads_low", Ints{1}},
+                                  {"pads_high", Ints{1}}});
+  const std::vector<TensorType> in = {f32({8, 16, 100}), f32({24, 16, 3})};
+  const std::vector<SpmdRule::Option> options = discover(conv, in).options;
+  const Trials trials(conv, in, {});
+  const int runs = trials.kernel_runs();
+  const std::vector<NodeDim> images = {{false, 0, 2}, {false, 1, 2}};
+  const Trials thin = trials.thinned(options, images);
+  ASSERT_EQ(thin.count(), trials.count());
+  for (size_t t = 0; t < thin.count(); ++t) {
+    const SmallNode &small = thin.small(t), &whole = trials.small(t);
+    EXPECT_EQ(small.in[0].shape, (Shape{2, 2, whole.in[0].shape[2]}));
+    EXPECT_EQ(small.in[1].shape, (Shape{2, 2, 3}));
+    EXPECT_EQ(small.out[0].shape, (Shape{2, 2, whole.out[0].shape[2]}));
+  }
+  EXPECT_GT(trials.kernel_runs(), runs);  // those of the thin ones are counted, too
+  // What is to stay whole stays so in everything that is cut with it.
+  const Trials with_samples = trials.thinned(options, {{false, 0, 0}});
+  EXPECT_EQ(with_samples.first().in[0].shape[0], trials.first().in[0].shape[0]);
+  EXPECT_EQ(with_samples.first().out[0].shape[0], trials.first().out[0].shape[0]);
+}
+
 TEST(RuleCache, KeysOnEqualitiesAndOnesOnly) {
   RuleCache cache;
   const Node add = node("add");

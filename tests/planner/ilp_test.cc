@@ -193,6 +193,24 @@ TEST(SolveIlp, StopsAtTheGapAskedFor) {
   EXPECT_LT(r.lower_bound, 0.99 * r.cost) << r.solver << " went on";
 }
 
+/// A better solution of costs that are taken a billionth of a time is not worth any search; of
+/// costs that are taken a billion times it is worth all.
+TEST(SolveIlp, WeighsWhatIsLeftToGainAgainstTheSearch) {
+  SolveOptions options;
+  options.clock = Deadline::Clock::work;
+  options.weighs_steps = true;
+  options.mip = false;
+  options.steps = 1e-9;
+  const SolveResult hasty = solve_ilp(grid(14, 8, 3), options);
+  ASSERT_TRUE(hasty.solution);
+  EXPECT_LT(hasty.lower_bound, 0.99 * hasty.cost) << hasty.solver;
+  options.steps = 1e9;
+  const SolveResult thorough = solve_ilp(grid(14, 8, 3), options);
+  ASSERT_TRUE(thorough.solution);
+  EXPECT_GT(thorough.lower_bound, hasty.lower_bound);
+  EXPECT_LE(thorough.cost, hasty.cost);
+}
+
 /// The limit lies between the least memory possible and that of the fastest solution.
 TEST(SolveIlp, ObeysTheLimitOfAGridAndRepeatsItself) {
   Problem p = grid(5, 4, 5);
