@@ -106,5 +106,33 @@ TEST_F(SameBits, OfNarrowerVectorsAreNotPromised) {
   EXPECT_TRUE(differ) << "the limit had no effect, so nothing was compared";
 }
 
+/// The whole of libshardrun compiled for AVX2, in place of this processor's.
+TEST_F(SameBits, OfABuildForAvx2AreNotPromised) {
+#ifndef SHARDRUN_AVX2_FOLDER
+  GTEST_SKIP() << "libshardrun was not built for AVX2, too (CMAKE_FLAGS=-DSHARDRUN_AVX2=ON)";
+#else
+  if (!has_avx512()) GTEST_SKIP() << "this processor has no AVX-512, with which to compare AVX2";
+  for (const char* model : {"gpt", "wrn"}) {
+    for (const auto& [dtype, most] : {std::pair("f32", 1e-5), std::pair("bf16", 1e-3)}) {
+      const std::string flags = std::string("--threads 1 --dtype ") + dtype;
+      const State wide = trained(threads(1), model, flags);
+      setenv("LD_LIBRARY_PATH", SHARDRUN_AVX2_FOLDER, 1);
+      const State ours = trained(threads(1), model, flags);
+      setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 1);
+      const State both = trained(threads(1), model, flags);
+      expect_same(both, trained(mpi(1), model, flags));
+      unsetenv("ONEDNN_MAX_CPU_ISA");
+      unsetenv("LD_LIBRARY_PATH");
+      const double by_ours = largest_difference(ours.run, wide.run),
+                   by_both = largest_difference(both.run, wide.run);
+      std::printf("%s %s: losses differ by %.1e by our kernels for AVX2, by %.1e with oneDNN's\n",
+                  model, dtype, by_ours, by_both);
+      EXPECT_LT(by_ours, most) << model << " " << dtype;
+      EXPECT_LT(by_both, most) << model << " " << dtype;
+    }
+  }
+#endif
+}
+
 }  // namespace
 }  // namespace shardrun::test
