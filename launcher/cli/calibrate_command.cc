@@ -26,9 +26,11 @@ int run_calibrate(World& world, const Arguments& args, const Calibrate& calibrat
     return run_row_calibration(world, rows);
   }
   const bool tells = world.leader() && !args.quiet;
-  if (tells) std::printf("calibrating takes about %g s\n", request.seconds);
   WorkLine line("calibrating", tells);
+  bool begun = false;
   request.on_progress = [&](const std::string& part, const std::string& what) {
+    if (tells && !begun) std::printf("calibrating takes about %g s\n", request.seconds);
+    begun = true;
     what.empty() ? line.part(part) : line.at(what);
   };
   const CalibrateReport report = shardrun::calibrate(world, request);
