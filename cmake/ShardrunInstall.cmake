@@ -34,6 +34,7 @@ if(TARGET shardrun)
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(FILES ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/shardrun.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/bench.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/calibrate.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/inference.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/models.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/op.h

@@ -1,9 +1,15 @@
 # One package for all processors of a family: libshardrun is linked once for the oldest, and once more for each level
 # below, with its vector code compiled for it. The dynamic loader takes the newest that the processor has
 # (lib/glibc-hwcaps/<level>/, glibc 2.33 or newer), so nothing here asks for the processor.
+# A build for this machine alone has none, but for the one that tests compare with it.
+option(SHARDRUN_AVX2 "Link libshardrun for AVX2, too, whose results launcher_same_bits_test then compares" OFF)
 set(SHARDRUN_LEVELS)
-if(SHARDRUN_PACKAGE AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(SHARDRUN_LEVELS x86-64-v3 x86-64-v4)  # AVX2; AVX-512
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  if(SHARDRUN_PACKAGE)
+    set(SHARDRUN_LEVELS x86-64-v3 x86-64-v4)  # AVX2; AVX-512
+  elseif(SHARDRUN_AVX2)
+    set(SHARDRUN_LEVELS x86-64-v3)
+  endif()
 endif()
 
 # All libraries whose sources include base/lanes.h, base/philox_blocks.h or what includes them: functions there take
@@ -21,5 +27,22 @@ function(shardrun_at_levels library)
     target_link_libraries(${objects} PRIVATE $<TARGET_PROPERTY:${library},LINK_LIBRARIES>)
     target_compile_options(${objects} PRIVATE $<TARGET_PROPERTY:${library},COMPILE_OPTIONS> -march=${level})
     set_target_properties(${objects} PROPERTIES UNITY_BUILD "${united}" UNITY_BUILD_BATCH_SIZE 8)
+  endforeach()
+endfunction()
+
+# shardrun_link_levels(): libshardrun for each level, in levels/<level> of the build.
+function(shardrun_link_levels)
+  get_target_property(parts shardrun SOURCES)
+  list(FILTER parts INCLUDE REGEX "TARGET_OBJECTS")
+  foreach(level IN LISTS SHARDRUN_LEVELS)
+    set(objects)
+    foreach(library IN LISTS SHARDRUN_VECTOR_LIBRARIES)
+      list(APPEND objects $<TARGET_OBJECTS:shardrun_${library}-${level}>)
+    endforeach()
+    # The linker takes from archives only what no object has, so the other processor's objects of these stay there.
+    add_library(shardrun-${level} SHARED $<TARGET_OBJECTS:shardrun> ${parts} ${objects})
+    target_link_libraries(shardrun-${level} PRIVATE $<TARGET_PROPERTY:shardrun,LINK_LIBRARIES>)
+    set_target_properties(shardrun-${level} PROPERTIES LINKER_LANGUAGE CXX)
+    shardrun_as_library(shardrun-${level} ${CMAKE_BINARY_DIR}/levels/${level} ../../shardrun)
   endforeach()
 endfunction()

@@ -2,18 +2,7 @@
 #
 #   shardrun_<version>_<architecture>.deb         needs Debian's packages, Open MPI among them
 #   shardrun-<version>-Linux-<processor>.tar.gz   a folder that may lie anywhere, with all it needs but Open MPI
-get_target_property(parts shardrun SOURCES)
-list(FILTER parts INCLUDE REGEX "TARGET_OBJECTS")
 foreach(level IN LISTS SHARDRUN_LEVELS)
-  set(objects)
-  foreach(library IN LISTS SHARDRUN_VECTOR_LIBRARIES)
-    list(APPEND objects $<TARGET_OBJECTS:shardrun_${library}-${level}>)
-  endforeach()
-  # The linker takes from archives only what no object has, so the oldest processor's objects of these stay there.
-  add_library(shardrun-${level} SHARED $<TARGET_OBJECTS:shardrun> ${parts} ${objects})
-  target_link_libraries(shardrun-${level} PRIVATE $<TARGET_PROPERTY:shardrun,LINK_LIBRARIES>)
-  set_target_properties(shardrun-${level} PROPERTIES LINKER_LANGUAGE CXX)
-  shardrun_as_library(shardrun-${level} ${CMAKE_BINARY_DIR}/levels/${level} ../../shardrun)
   install(TARGETS shardrun-${level} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/glibc-hwcaps/${level} NAMELINK_SKIP)
   add_dependencies(shardrun_installed shardrun-${level})
 endforeach()

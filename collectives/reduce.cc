@@ -4,9 +4,12 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <numeric>
+#include <type_traits>
 
 #include "base/lanes.h"
 #include "base/shape.h"
@@ -91,15 +94,34 @@ void reduce_typed(std::span<const void* const> in, std::span<void* const> out, i
   for (; begin < count; ++begin) reduce_block<One<T>, 1, T>(in, out, begin, combine);
 }
 
+/// f(a, b), of integers as numbers without a sign: these wrap around, and an overflow of others has
+/// no defined result.
+template <class A, class F>
+A wrapping(A a, A b, F f) {
+  if constexpr (std::is_floating_point_v<A>) {
+    return f(a, b);
+  } else if constexpr (std::is_integral_v<A>) {
+    using Unsigned = std::make_unsigned_t<decltype(a + b)>;
+    return static_cast<A>(f(static_cast<Unsigned>(a), static_cast<Unsigned>(b)));
+  } else if constexpr (std::is_floating_point_v<std::remove_cvref_t<decltype(a[0])>>) {
+    return f(a, b);
+  } else {
+    using Number = std::make_unsigned_t<std::remove_cvref_t<decltype(a[0])>>;
+    using Unsigned = typename Many<Number>::Value;
+    return std::bit_cast<A>(f(std::bit_cast<Unsigned>(a), std::bit_cast<Unsigned>(b)));
+  }
+}
+
 /// Calls f(combine) with what `op` does to two accumulators, or to vectors of them.
 template <class F>
 void with_combine(Reduction op, F&& f) {
   switch (op) {
-    case Reduction::sum: return f([]<class A>(A a, A b) { return static_cast<A>(a + b); });
+    case Reduction::sum: return f([]<class A>(A a, A b) { return wrapping(a, b, std::plus<>()); });
     // `a != a` keeps a NaN of the left side; a NaN of the right side fails the comparison.
     case Reduction::max: return f([]<class A>(A a, A b) { return ((a >= b) | (a != a)) ? a : b; });
     case Reduction::min: return f([]<class A>(A a, A b) { return ((a <= b) | (a != a)) ? a : b; });
-    case Reduction::prod: return f([]<class A>(A a, A b) { return static_cast<A>(a * b); });
+    case Reduction::prod:
+      return f([]<class A>(A a, A b) { return wrapping(a, b, std::multiplies<>()); });
   }
 }
 

@@ -17,7 +17,8 @@
 namespace shardrun {
 
 /// out[o][i] = in[0][i] op in[1][i] op …, from left to right, for each o; bf16 in f32 and rounded
-/// once. Outputs may be inputs. max and min: a NaN wins. Throws unsupported for f16.
+/// once. Outputs may be inputs. max and min: a NaN wins. Integers wrap around. Throws unsupported
+/// for f16.
 void reduce_in_rank_order(std::span<const void* const> in, std::span<void* const> out,
                           int64_t count, DType dtype, Reduction op);
 inline void reduce_in_rank_order(std::span<const void* const> in, void* out, int64_t count,

@@ -4,6 +4,8 @@
 
 #include "command.h"
 #include "report.h"
+#include "screen/work_line.h"
+#include "shardrun/calibrate.h"
 #include "simulate/calibrate_rows.h"
 
 namespace shardrun::cli {
@@ -14,20 +16,30 @@ struct Calibrate {
   RowCalibration rows;
 };
 
-int run_calibrate(World& world, const Calibrate& calibrate) {
-  const CalibrateRequest& request = calibrate.request;
+int run_calibrate(World& world, const Arguments& args, const Calibrate& calibrate) {
+  CalibrateRequest request = calibrate.request;
   if (!calibrate.rows.rows.empty()) {
     if (world.size() > 1 || launched_processes() > 1)
       throw Failure(Failure::Kind::call, "calibrate --rows: runs in one process, without mpirun");
     RowCalibration rows = calibrate.rows;
-    rows.output = request.output;
+    rows.output = request.output, rows.quiet = args.quiet;
     return run_row_calibration(world, rows);
   }
+  const bool tells = world.leader() && !args.quiet;
+  WorkLine line("calibrating", tells);
+  bool begun = false;
+  request.on_progress = [&](const std::string& part, const std::string& what) {
+    if (tells && !begun) std::printf("calibrating takes about %g s\n", request.seconds);
+    begun = true;
+    what.empty() ? line.part(part) : line.at(what);
+  };
   const CalibrateReport report = shardrun::calibrate(world, request);
-  if (!world.leader()) return 0;
-  std::printf("measured %d kernels and %d collectives in %.1f s: %s\n", report.kernels,
-              report.collectives, report.seconds, report.path.c_str());
-  if (!report.disturbed.empty()) std::printf("%s\n", report.disturbed.c_str());
+  line.clear();
+  if (tells)
+    std::printf("measured %d kernels and %d collectives in %.1f s: %s\n", report.kernels,
+                report.collectives, report.seconds, report.path.c_str());
+  if (world.leader() && !report.disturbed.empty())
+    std::fprintf(args.quiet ? stderr : stdout, "%s\n", report.disturbed.c_str());
   return 0;
 }
 
@@ -46,6 +58,7 @@ void add_calibrate_options(CLI::App& app, Arguments& args, Calibrate& calibrate)
                  "How long it may take, about; a quarter longer where something else slows the "
                  "machine down")
       ->capture_default_str();
+  add_quiet_option(app, args);
   add_row_calibration(app, calibrate.rows);
   for (const char* flag : {"--device", "--threads", "--seconds"})
     app.get_option("--rows")->excludes(app.get_option(flag));
@@ -63,7 +76,8 @@ Command calibrate_command() {
       .on_all = true,
       .add_options = [calibrate](CLI::App& app,
                                  Arguments& args) { add_calibrate_options(app, args, *calibrate); },
-      .run = [calibrate](World& world, Arguments&) { return run_calibrate(world, *calibrate); }};
+      .run = [calibrate](World& world,
+                         Arguments& args) { return run_calibrate(world, args, *calibrate); }};
 }
 
 }  // namespace shardrun::cli

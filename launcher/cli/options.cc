@@ -138,9 +138,13 @@ void add_checkpoint_options(CLI::App& app, Arguments& args) {
                  "'mpirun -np 8'");
 }
 
-void add_output_options(CLI::App& app, Arguments& args) {
+void add_quiet_option(CLI::App& app, Arguments& args) {
   app.add_flag("-q,--quiet", args.quiet,
                "Print nothing but warnings, notes and errors, on standard error");
+}
+
+void add_output_options(CLI::App& app, Arguments& args) {
+  add_quiet_option(app, args);
   add_group(app, args, OptionGroup::metrics);
   app.add_option("--report", args.report,
                  "Write what the run was to this file when it ends, one JSON object: plan, bytes, "

@@ -56,6 +56,7 @@ void add_train_options(CLI::App& app, Arguments& args);
 void add_data_options(CLI::App& app, Arguments& args);
 /// What only a run that trains writes.
 void add_checkpoint_options(CLI::App& app, Arguments& args);
+void add_quiet_option(CLI::App& app, Arguments& args);
 void add_output_options(CLI::App& app, Arguments& args);
 
 /// The files that the call reads, by flag.

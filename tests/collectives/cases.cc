@@ -52,6 +52,16 @@ std::vector<T> make(uint64_t test, int r, int64_t count) {
 constexpr Reduction kReductions[] = {Reduction::sum, Reduction::max, Reduction::min,
                                      Reduction::prod};
 
+/// Integers wrap around: so do numbers without a sign, of as many bits or more.
+template <class A>
+auto wrapping(A a) {
+  if constexpr (std::is_integral_v<A>) {
+    return static_cast<uint64_t>(a);
+  } else {
+    return a;
+  }
+}
+
 /// The reduction of all ranks' data by a plain loop.
 template <class T>
 std::vector<T> reduced(uint64_t test, int ranks, int64_t count, Reduction op) {
@@ -64,9 +74,9 @@ std::vector<T> reduced(uint64_t test, int ranks, int64_t count, Reduction op) {
       if (r == 0) {
         acc[i] = x;
       } else if (op == Reduction::sum) {
-        acc[i] = static_cast<A>(acc[i] + x);
+        acc[i] = static_cast<A>(wrapping(acc[i]) + wrapping(x));
       } else if (op == Reduction::prod) {
-        acc[i] = static_cast<A>(acc[i] * x);
+        acc[i] = static_cast<A>(wrapping(acc[i]) * wrapping(x));
       } else {
         acc[i] = op == Reduction::max ? std::max(acc[i], x) : std::min(acc[i], x);
       }

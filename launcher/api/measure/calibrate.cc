@@ -19,7 +19,7 @@
 #include "ranks/capacity.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"
-#include "shardrun/shardrun.h"
+#include "shardrun/calibrate.h"
 
 namespace shardrun {
 namespace {
@@ -99,6 +99,22 @@ std::string measured_devices(const RankTeam& team) {
   return team.device().is_host() ? str(processor(), ", ", n, n == 1 ? " core" : " cores")
                                  : str(n, n == 1 ? " GPU, " : " GPUs, ", team.device().name());
 }
+
+/// Says that a part of what is measured begins; what hears more of it.
+Tells begin_part(const CalibrateRequest& request, const std::string& part) {
+  if (!request.on_progress) return nullptr;
+  request.on_progress(part, "");
+  return [&on = request.on_progress, part](const std::string& what) { on(part, what); };
+}
+
+std::string kernels_of(const RankTeam& team) {
+  if (!team.device().is_host()) return "kernels of " + team.device().name();
+  const int ranks = team.ranks(), threads = team.threads();
+  return str("kernels of ", ranks, ranks == 1 ? " rank, " : " ranks, ", threads,
+             threads == 1 ? " thread" : " threads", ranks == 1 ? "" : " each");
+}
+
+std::string collectives_between(int ranks) { return str("collectives between ", ranks, " ranks"); }
 
 /// The figures of the formulas, from the measurements: those of ranks that have a core each, or a
 /// GPU. `extent`: how large products were.
@@ -191,12 +207,14 @@ struct BetweenRanks {
   Disturbance disturbance;
 };
 
-BetweenRanks measure_between(Communicator& host, double seconds, double end) {
+BetweenRanks measure_between(Communicator& host, const CalibrateRequest& request, double end) {
   BetweenRanks out;
+  Tells tells;
+  if (host.rank() == 0) tells = begin_part(request, collectives_between(host.size()));
   const std::unique_ptr<RankDevice> on = backend().open(host);
   out.communicators = communicator_bytes(host, *on);
-  Watch watch = watch_ranks(on->comm(), on->device(), kKernelPatience * seconds);
-  out.collectives = measure_collectives(on->comm(), on->device(), "mpi", watch, end);
+  Watch watch = watch_ranks(on->comm(), on->device(), kKernelPatience * request.seconds);
+  out.collectives = measure_collectives(on->comm(), on->device(), "mpi", watch, end, tells);
   out.disturbance = watch.disturbance();
   return out;
 }
@@ -212,11 +230,11 @@ void keep_between(Cluster& cluster, BetweenRanks measured, int ranks) {
 /// Without mpirun: kernels, and collectives of rank threads.
 class Alone {
  public:
-  /// `begin`: when the time of `seconds` began.
-  Alone(std::optional<int> threads_each, double begin, double seconds)
+  /// `begin`: when the time of `request` began.
+  Alone(std::optional<int> threads_each, double begin, const CalibrateRequest& request)
       : each_(threads_each),
         begin_(begin),
-        seconds_(seconds),
+        request_(request),
         teams_(rank_teams(threads_each)),
         // Ranks may be more than cores; of GPUs each has one (several on one: under mpirun).
         groups_(doubling(2, is_host() ? 2 * devices_ : devices_)),
@@ -224,7 +242,7 @@ class Alone {
                    is_host() ? std::make_shared<RankTeam>(devices_, 1)
                              : std::shared_ptr<RankTeam>(std::shared_ptr<RankTeam>(), &teams_[0]),
                    0),
-               now_seconds, kKernelPatience * seconds) {}
+               now_seconds, kKernelPatience * request.seconds) {}
 
   /// Anew, but for what `before` knows of other numbers of threads and of mpirun.
   Cluster run(Cluster before, CalibrateReport& report) {
@@ -247,13 +265,14 @@ class Alone {
 
  private:
   bool is_host() const { return teams_[0].device().is_host(); }
-  double end() const { return begin_ + seconds_ + watch_.waited(); }
+  double end() const { return begin_ + request_.seconds + watch_.waited(); }
 
   void begin_kernels() {
     const auto parts = static_cast<double>(teams_.size());
     for (size_t i = 0; i < teams_.size(); ++i) {
-      const double until = begin_ + 0.8 * seconds_ * static_cast<double>(i + 1) / parts;
-      begun_.push_back(measure_kernels(teams_[i], watch_, until));
+      const double until = begin_ + 0.8 * request_.seconds * static_cast<double>(i + 1) / parts;
+      const Tells tells = begin_part(request_, kernels_of(teams_[i]));
+      begun_.push_back(measure_kernels(teams_[i], watch_, until, tells));
     }
   }
 
@@ -273,10 +292,13 @@ class Alone {
     last_ = end();
     for (const int ranks : groups_) {
       const bool same = is_host() && ranks >= devices_;  // as many cores have the same reference
-      auto [fresh, disturbed, least] = measure_threads(ranks, [&](Communicator&, RankDevice& on) {
+      const Tells tells = begin_part(request_, collectives_between(ranks));
+      auto [fresh, disturbed,
+            least] = measure_threads(ranks, [&](Communicator& comm, RankDevice& on) {
         Watch ours = watch_ranks(on.comm(), on.device(), kKernelPatience * (last_ - now_seconds()),
                                  same ? watch_.least() : Watch::kUnknown);
-        auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last_);
+        auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last_,
+                                            comm.rank() == 0 ? tells : nullptr);
         return std::tuple(std::move(measured), ours.disturbance(), ours.least());
       });
       if (same) watch_.learn(least);
@@ -287,6 +309,8 @@ class Alone {
   }
 
   void finish_kernels(const std::vector<MeasuredKernels>& others, CalibrateReport& report) {
+    if (watch_.disturbance().disturbed > 0)
+      begin_part(request_, "kernels again where something disturbed them");
     watch_.repeat(last_);
     disturbance_ += watch_.disturbance();
     std::vector<MeasuredKernels>& kernels = cluster_.measured.kernels;
@@ -312,7 +336,8 @@ class Alone {
 
   const int devices_ = backend().devices();
   const std::optional<int> each_;
-  const double begin_, seconds_;
+  const double begin_;
+  const CalibrateRequest& request_;
   std::vector<RankTeam> teams_;
   const std::vector<int> groups_;  // of ranks
   Watch watch_;
@@ -338,7 +363,7 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
   BetweenRanks between;
   at_boundary([&] {
     share_cores(world.impl());
-    if (mpi) between = measure_between(*world.impl().mpi, request.seconds, end);
+    if (mpi) between = measure_between(*world.impl().mpi, request, end);
   });
   Disturbance disturbance = between.disturbance;
   decide_on_rank0(world, [&] {
@@ -347,7 +372,7 @@ CalibrateReport calibrate(World& world, const CalibrateRequest& request) {
       report.collectives = static_cast<int>(between.collectives.size());
       keep_between(cluster, std::move(between), world.size());
     } else {
-      Alone alone(world.impl().asked, begin, request.seconds);
+      Alone alone(world.impl().asked, begin, request);
       cluster = alone.run(std::move(cluster), report);
       disturbance = alone.disturbance();
     }

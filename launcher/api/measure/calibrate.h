@@ -32,10 +32,14 @@ struct CalibrationOp {
 /// those that have grids.
 std::vector<CalibrationOp> calibration_ops();
 
+/// Hears what is measured, before each figure; may be null.
+using Tells = std::function<void(const std::string& what)>;
+
 /// Measures until `deadline` of the watch, and for as long again as the watch has waited. Larger
 /// sizes are left out where smaller ones take long already. What is returned makes curves of the
 /// figures as the watch has them by then.
-std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, double deadline);
+std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, double deadline,
+                                                 const Tells& tells = nullptr);
 
 /// For a Watch: what a product takes the team; on the host one of each rank at once, on one thread,
 /// over and over for some milliseconds, the slowest rank's. Of the cores that may be used, those
@@ -65,10 +69,10 @@ Watch watch_ranks(Communicator& world, Device& device, double patience,
 /// Every kind of collective in groups of every size that divides the ranks, until `deadline`; half
 /// of the time that is left then goes to disturbed ones. Collective over `world`, whose buffers lie
 /// on `device`, and whose work is its side's, where it has one, as in a step; every rank returns
-/// the same.
+/// the same. `tells` is each rank's own.
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& device,
                                                     const std::string& backend, Watch& watch,
-                                                    double deadline);
+                                                    double deadline, const Tells& tells = nullptr);
 
 /// Of sizes, ascending, and seconds, rounded. Less work never takes more time: what was disturbed
 /// is put right by what was not.

@@ -207,7 +207,7 @@ Watch watch_ranks(Communicator& world, Device& device, double patience, double l
 
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& of,
                                                     const std::string& backend, Watch& watch,
-                                                    double deadline) {
+                                                    double deadline, const Tells& tells) {
   Device& device = of.side() != nullptr ? *of.side() : of;
   const int64_t most_rows = device.is_host() ? kMostRows : kMostRowsOfDevice;
   struct Begun {
@@ -224,6 +224,7 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device&
     for (const Case& c : kCases) {
       Begun begun{size, c.kind, {}, {}};
       const auto take = [&](int64_t rows) -> const double& {
+        if (tells) tells(str(to_string(c.kind), " in groups of ", size));
         return watch.take([&world, &device, &groups, &c, rows] {
           return measure(world, device, groups, c, rows);
         });
@@ -244,6 +245,7 @@ std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device&
     }
   }
   const double now = watch.now();
+  if (tells) tells("again where something disturbed it");
   watch.repeat(now + (deadline - now) / 2);
   std::vector<MeasuredCollective> out;
   for (Begun& begun : all) {

@@ -15,14 +15,21 @@ constexpr double kLongestKernel = 80e-3;  // s of a call; larger ones are left o
 /// Time that went by in waiting does not count.
 bool late(const Watch& watch, double deadline) { return watch.now() - watch.waited() > deadline; }
 
-/// Seconds of the call, kept by the watch; null if there is no kernel for it.
-const double* take_if_any(RankTeam& team, Watch& watch, const CalibrationCall& call) {
-  try {
-    return &watch.take([&team, call] { return measure_call(team, call); });
-  } catch (const Error&) {
-    return nullptr;
+struct Measuring {
+  RankTeam& team;
+  Watch& watch;
+  const Tells& tells;
+
+  /// Seconds of the call, kept by the watch; null if there is no kernel for it.
+  const double* take_if_any(const CalibrationCall& call) const {
+    if (tells) tells(str(call.node.op, " ", to_string(call.in[0].dtype)));
+    try {
+      return &watch.take([&team = team, call] { return measure_call(team, call); });
+    } catch (const Error&) {
+      return nullptr;
+    }
   }
-}
+};
 
 /// A grid whose figures a watch keeps. One that is null was too large or too late, and is put as
 /// what one step back along the first dim that has one takes, as many times more to the given
@@ -54,7 +61,7 @@ struct BegunGrid {
   }
 };
 
-BegunGrid begin_grid(RankTeam& team, Watch& watch, const std::array<std::vector<double>, 3>& sizes,
+BegunGrid begin_grid(const Measuring& on, const std::array<std::vector<double>, 3>& sizes,
                      const std::array<double, 3>& powers, double deadline,
                      const std::function<CalibrationCall(const std::array<int64_t, 3>&)>& make) {
   BegunGrid grid{sizes, powers};
@@ -65,8 +72,8 @@ BegunGrid begin_grid(RankTeam& team, Watch& watch, const std::array<std::vector<
             make({static_cast<int64_t>(a), static_cast<int64_t>(b), static_cast<int64_t>(c)});
         const double flops = work_of(call.node, call.in, infer_types(call.node, call.in)).flops;
         const double* seconds = nullptr;
-        if (flops <= team.extent().flops(call.in[0].dtype) && !late(watch, deadline))
-          seconds = take_if_any(team, watch, call);
+        if (flops <= on.team.extent().flops(call.in[0].dtype) && !late(on.watch, deadline))
+          seconds = on.take_if_any(call);
         if (grid.seconds.empty() && !seconds) return grid;
         grid.seconds.push_back(seconds);
       }
@@ -112,7 +119,9 @@ int64_t measure_libraries(RankTeam& team) {
   return team.taken();
 }
 
-std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, double deadline) {
+std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, double deadline,
+                                                 const Tells& tells) {
+  const Measuring on{team, watch, tells};
   struct Op {
     bool by_flops = false;
     std::vector<std::pair<double, const double*>> points = {};
@@ -131,14 +140,13 @@ std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, d
     const std::vector<double> matmul = edges(team.extent().flops(dtype));
     for (const std::string layout : {"nn", "nt", "tn"}) {
       add("matmul", layout, dtype,
-          begin_grid(team, watch, {matmul, matmul, matmul}, {1, 1, 1}, part,
+          begin_grid(on, {matmul, matmul, matmul}, {1, 1, 1}, part,
                      [&](const auto& size) { return matmul_call(dtype, layout, size); }));
     }
     for (const std::string op : {"attention", "attention_grad"}) {
       add(op, "", dtype,
-          begin_grid(team, watch, {heads, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}},
-                     {1, 2, 1}, part,
-                     [&](const auto& size) { return attention_call(dtype, op, size); }));
+          begin_grid(on, {heads, {32, 64, 128, 256, 512, 1024, 2048}, {16, 32, 64, 128}}, {1, 2, 1},
+                     part, [&](const auto& size) { return attention_call(dtype, op, size); }));
     }
   }
   for (const CalibrationOp& op : calibration_ops()) {
@@ -160,7 +168,7 @@ std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, d
         const KernelWork work = work_of(call.node, call.in, infer_types(call.node, call.in));
         const double size = std::round(op.by_flops ? work.flops : work.bytes);
         if (!points.empty() && size <= points.back().first) continue;
-        const double* seconds = take_if_any(team, watch, call);
+        const double* seconds = on.take_if_any(call);
         if (!seconds) break;
         measured.points.emplace_back(size, seconds);
       }

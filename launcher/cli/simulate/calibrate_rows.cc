@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/table.h"
+#include "screen/work_line.h"
 #include "simulate/constants.h"
 #include "simulate/fit.h"
 #include "simulate/rows.h"
@@ -128,7 +129,13 @@ int run_row_calibration(World& world, const RowCalibration& o) {
                                            std::to_string(kLeastRows) + " or more");
   }
   SimulatedRows simulated(world, {o.cluster, o.assume, o.dtype});
-  Predicted fitted_to{simulated.plan(o.rows, all), {}}, judged{simulated.plan(o.judge, others), {}};
+  WorkLine line("calibrating", !o.quiet);
+  const auto planned = [&](const std::string& path, const std::vector<MeasuredRow>& rows) {
+    if (!rows.empty()) line.part("plans of " + std::to_string(rows.size()) + " rows of " + path);
+    return Predicted{
+        simulated.plan(path, rows, [&](int row) { line.at("line " + std::to_string(row)); }), {}};
+  };
+  Predicted fitted_to = planned(o.rows, all), judged = planned(o.judge, others);
   std::fprintf(stderr, "%s", left_out_text(simulated).c_str());
   if (fitted_to.rows.size() < kLeastRows) {
     throw Failure(Failure::Kind::call, "--rows: '" + o.rows + "': only " +
@@ -137,22 +144,25 @@ int run_row_calibration(World& world, const RowCalibration& o) {
   }
   const std::vector<FitConstant> wanted = to_fit(o.fit, fitted_to.rows.size());
   std::vector<double> measured;
+  int tried = 0;
   for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);
+  line.part("constants");
   const std::vector<FittedConstant> fitted =
       fit(wanted, measured, [&](const std::vector<double>& values) {
+        line.at(std::to_string(++tried) + " tried");
         return simulated.milliseconds(fitted_to.rows, constants_of(wanted, values));
       });
   std::vector<double> values;
   for (const FittedConstant& c : fitted) values.push_back(c.value);
   const SimulateConstants constants = constants_of(wanted, values);
   fitted_to.milliseconds = simulated.milliseconds(fitted_to.rows, constants);
-  print_constants(fitted);
-  fitted_to.print(o.rows);
+  line.clear();
+  if (!o.quiet) print_constants(fitted), fitted_to.print(o.rows);
   nlohmann::json json = constants_json(o, fitted, fitted_to);
   if (!o.output.empty()) write_output(o.output, json.dump(1) + "\n");
   if (!judged.rows.empty()) {
     judged.milliseconds = simulated.milliseconds(judged.rows, constants);
-    judged.print(o.judge);
+    if (!o.quiet) judged.print(o.judge);
   }
   json["fitted"] = fitted_to.json(), json["judged"] = judged.json();
   if (!o.json.empty()) write_output(o.json, json.dump(1) + "\n");

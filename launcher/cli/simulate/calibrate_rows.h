@@ -14,6 +14,7 @@ struct RowCalibration {
   std::vector<std::string> fit;  // constants; none: as many as the rows allow
   std::string cluster, assume, dtype = "bf16";
   std::string output, json;
+  bool quiet = false;  // prints nothing on standard output
 };
 
 /// The options of the command but for -o, each of which needs --rows.

@@ -201,11 +201,13 @@ const ModelAndPlan& SimulatedRows::planned(const MeasuredRow& row) {
 }
 
 std::vector<MeasuredRow> SimulatedRows::plan(const std::string& path,
-                                             const std::vector<MeasuredRow>& rows) {
+                                             const std::vector<MeasuredRow>& rows,
+                                             const std::function<void(int line)>& begins) {
   SimulateRequest request;
   request.assume = settings_.assume;
   std::vector<MeasuredRow> kept;
   for (const MeasuredRow& row : rows) {
+    begins(row.line);
     try {
       request.stages = static_cast<int>(row.pp);
       if (simulations_.count(key(row)) == 0) {

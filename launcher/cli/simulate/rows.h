@@ -1,6 +1,7 @@
 // Measured training steps of GPTs: a CSV's rows, and their simulation.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ class SimulatedRows {
   /// Throws Failure(call): there is no such cluster.
   SimulatedRows(World& world, RowSettings settings);
   /// Plans them, and keeps those that can be, in order; `left_out` has a sentence for each of the
-  /// others. `path` is for people.
-  std::vector<MeasuredRow> plan(const std::string& path, const std::vector<MeasuredRow>& rows);
+  /// others. `path` is for people; `begins` hears each row's line before it is planned.
+  std::vector<MeasuredRow> plan(const std::string& path, const std::vector<MeasuredRow>& rows,
+                                const std::function<void(int line)>& begins);
   const std::vector<std::string>& left_out() const { return left_out_; }
   /// Milliseconds of rows that plan() kept. Simulates several at a time.
   std::vector<double> milliseconds(const std::vector<MeasuredRow>& rows,

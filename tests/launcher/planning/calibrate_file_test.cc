@@ -10,7 +10,7 @@
 #include "measure/calibrate.h"
 #include "planner/cost/cluster_file.h"
 #include "ranks/backend.h"
-#include "shardrun/shardrun.h"
+#include "shardrun/calibrate.h"
 #include "tests/launcher/ranks/far_rank.h"
 
 namespace shardrun {
@@ -92,6 +92,27 @@ TEST(CalibrateFile, SaysWhatLibrariesTake) {
   const Cluster again = calibrated(path, kNoTime);
   EXPECT_EQ(again.communicator_bytes, with_margin(0));
   EXPECT_EQ(again.sources.count(communicator), 1U);
+  std::filesystem::remove(path);
+  use_backend(cpu_backend());
+}
+
+/// Whoever waits hears of each part when it begins, however little of it is measured.
+TEST(CalibrateFile, SaysWhatItMeasures) {
+  use_backend(far_backend());
+  const std::string path =
+      (std::filesystem::temp_directory_path() / str("progress_", getpid(), ".json")).string();
+  std::vector<std::string> parts;
+  World world = World::threads(1);
+  CalibrateRequest request;
+  request.output = path;
+  request.seconds = kNoTime;
+  request.on_progress = [&](const std::string& part, const std::string& what) {
+    if (what.empty()) parts.push_back(part);
+    EXPECT_EQ(part, parts.back()) << what;
+  };
+  calibrate(world, request);
+  EXPECT_EQ(parts, (std::vector<std::string>{"kernels of " + testing::FarDevice().name(),
+                                             "collectives between 2 ranks"}));
   std::filesystem::remove(path);
   use_backend(cpu_backend());
 }

@@ -183,6 +183,19 @@ TEST_F(ClusterOption, ADeviceIsChosenByName) {
   EXPECT_EQ(set.status, 2) << describe(set);
 }
 
+/// On a terminal one line says what is measured; --quiet says nothing.
+TEST_F(ClusterOption, CalibrateShowsWhatItIsAt) {
+  const std::string call = "calibrate -o shown.json --threads 1 --seconds ";
+  const Outcome quiet = at_->shardrun(call + "1e-9 --quiet");
+  EXPECT_EQ(quiet.status, 0) << describe(quiet);
+  EXPECT_EQ(quiet.out, "") << describe(quiet);
+  const Outcome terminal = at_->sh("script -qec '" + Workspace::line({1, true}, call + "1.5") +
+                                   "' /dev/null < /dev/null");
+  ASSERT_EQ(terminal.status, 0) << describe(terminal);
+  EXPECT_NE(terminal.out.find("\r\033[Kcalibrating, 1 s: "), std::string::npos) << terminal.out;
+  EXPECT_NE(terminal.out.find("\r\033[Kmeasured "), std::string::npos) << terminal.out;
+}
+
 /// With little time little is measured, but what is written is a cluster to plan for. Under mpirun
 /// it gets what MPI takes.
 TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
@@ -194,6 +207,8 @@ TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
       const Outcome run = by_mpi ? at_->shardrun(mpi(2), call) : at_->shardrun(call);
       ASSERT_EQ(run.status, 0) << describe(run);
       EXPECT_NE(run.out.find("host.json"), std::string::npos) << describe(run);
+      EXPECT_NE(run.out.find(" s: collectives between 2 ranks\n"), std::string::npos) << run.out;
+      EXPECT_EQ(run.out.find(" s: kernels of ") != std::string::npos, !by_mpi) << run.out;
       if (is_enough()) return;
     }
     ADD_FAILURE() << measured().dump();

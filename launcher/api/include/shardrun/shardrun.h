@@ -576,25 +576,6 @@ struct SolveReport {
 };
 SolveReport solve_problem(const SolveRequest& request);
 
-struct CalibrateRequest {
-  std::string output;   // "": the user's own file, which plans for this machine read
-  double seconds = 45;  // in all, about
-};
-
-struct CalibrateReport {
-  std::string path;
-  int kernels = 0, collectives = 0;  // how many curves
-  std::string disturbed;  // "" or how much of it something else on the machine slowed down
-  double seconds = 0;
-};
-/// Measures this machine: kernels as one, two … ranks run them at the same time, and collectives
-/// between threads; in a World of several MPI processes collectives between those alone, which adds
-/// to what one process has measured before. Ranks have the cores shared out among them, or as many
-/// threads each as World::use_threads says: such kernels are added to those that are known. What
-/// something else slowed down is measured again while there is time; what is left is in the
-/// report and the file.
-CalibrateReport calibrate(World& world, const CalibrateRequest& request);
-
 std::string version();
 
 }  // namespace shardrun
