@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "gpt_step.h"
+#include "tests/planner/gpt_step.h"
 #include "planner/planner.h"
 #include "planner/space/strategy.h"
 
