@@ -45,8 +45,8 @@ struct PlanOptions {
   /// What batch inputs hold in every step, where that is known: rows that their numbers name can
   /// then be exchanged one by one (planner/rules/numbered_rows.h).
   InputContents contents = nullptr;
-  /// The arena of the fullest rank under a plan (of any that is too full): partition + place_memory
-  /// with the backend's workspaces. Given by the caller, because the planner knows no backend.
+  /// The arena of the fullest rank under a plan: partition + place_memory with the backend's
+  /// workspaces. Given by the caller, because the planner knows no backend.
   std::function<ArenaUse(const Plan&)> arena_use = nullptr;
   /// Corrects a plan's times by the steps that ranks run under it: which sums are one call, and
   /// what runs beside kernels. The search knows neither exactly. Null: nothing. Given by the

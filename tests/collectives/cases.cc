@@ -15,7 +15,7 @@
 #include "base/shape.h"
 #include "tests/support/allocations.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 constexpr uint64_t kSeed = 20240607;
@@ -625,4 +625,4 @@ std::vector<Case> communicator_cases() {
           {"who_waits_is_not_blamed", who_waits_is_not_blamed}};
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -7,7 +7,7 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 struct Case {
   std::string name;
@@ -16,4 +16,4 @@ struct Case {
 
 std::vector<Case> communicator_cases();
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "collectives/checked.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// All ranks of `world`, checked.
 inline std::unique_ptr<Communicator> checked(Communicator& world) {
@@ -164,4 +164,4 @@ inline void late_ranks_are_waited_for(Communicator& world) {
   comm->barrier();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

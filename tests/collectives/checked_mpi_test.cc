@@ -2,7 +2,7 @@
 #include "tests/collectives/checked_cases.h"
 #include "tests/collectives/mpi_main.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 TEST(CheckedProcesses, CallsAreMade) { checked_calls_are_made(mpi_world()); }
@@ -11,4 +11,4 @@ TEST(CheckedProcesses, LateRanksAreWaitedFor) { late_ranks_are_waited_for(mpi_wo
 TEST(CheckedProcesses, CirclesAreFound) { circles_are_found(mpi_world()); }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -4,7 +4,7 @@
 #include "tests/collectives/ranks.h"
 #include "tests/support/pointer_access.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 TEST(CheckedThreads, CallsAreMade) { run_ranks(3, checked_calls_are_made); }
@@ -28,4 +28,4 @@ TEST(CheckedThreads, CallsOfADeviceAreChecked) {
 TEST(CheckedThreads, LateRanksAreWaitedFor) { run_ranks(3, late_ranks_are_waited_for); }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

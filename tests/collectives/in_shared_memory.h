@@ -8,7 +8,7 @@
 #include "collectives/communicator.h"
 #include "device/device.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Copies every call's buffers into Communicator::allocate's memory and the results back, so that
 /// whatever holds for a Communicator can be asked of its ways through shared memory too.
@@ -133,4 +133,4 @@ class InSharedMemory : public Communicator {
   std::vector<Reduced> shared_;  // of the call in progress
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

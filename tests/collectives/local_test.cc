@@ -9,7 +9,7 @@
 #include "tests/collectives/cases.h"
 #include "tests/collectives/ranks.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 class LocalCase : public ::testing::TestWithParam<std::tuple<Case, int>> {};
@@ -159,4 +159,4 @@ TEST(Local, ReducesTheTypesThatAreComputedIn) {
 TEST(Local, NoRanksIsRefused) { EXPECT_THROW(make_local_communicators(0), Error); }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 std::unique_ptr<Communicator> world;
 
@@ -41,29 +41,29 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
 
 Communicator& mpi_world() { return *world; }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   try {
-    shardrun::testing::world = shardrun::make_mpi_communicator();
+    shardrun::test::world = shardrun::make_mpi_communicator();
   } catch (const shardrun::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
-  shardrun::Communicator& world = *shardrun::testing::world;
+  shardrun::Communicator& world = *shardrun::test::world;
   world.set_timeout(30);
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
-    listeners.Append(new shardrun::testing::FailurePrinter(world.rank()));
+    listeners.Append(new shardrun::test::FailurePrinter(world.rank()));
   }
   const int failed = RUN_ALL_TESTS();
   if (failed != 0) {
     std::fflush(stdout);
     world.abort();  // a peer may still wait inside a test that this rank has left
   }
-  shardrun::testing::world.reset();
+  shardrun::test::world.reset();
   shardrun::finalize_mpi();
   return 0;
 }

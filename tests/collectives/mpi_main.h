@@ -3,10 +3,10 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// All ranks of this mpirun. Calls time out after 30 s, so that a rank that fails a test and leaves
 /// it early fails the others too instead of hanging them.
 Communicator& mpi_world();
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -11,7 +11,7 @@
 #include "tests/collectives/mpi_main.h"
 #include "tests/collectives/ranks.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 class MpiCase : public ::testing::TestWithParam<Case> {
@@ -190,4 +190,4 @@ TEST(Mpi, DISABLED_AbortEndsTheJob) {
 }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

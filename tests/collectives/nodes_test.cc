@@ -41,7 +41,7 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to,
   return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 /// Nodes of two and of three ranks, the last one perhaps smaller.
@@ -204,4 +204,4 @@ TEST_P(Nodes, ReduceWhereBuffersLie) {
 INSTANTIATE_TEST_SUITE_P(Ranks, Nodes, ::testing::Values(2, 3));
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

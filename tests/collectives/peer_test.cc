@@ -8,7 +8,7 @@
 #include "tests/collectives/ranks.h"
 #include "tests/support/pointer_access.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 class HostAccess : public PointerAccess {
@@ -116,4 +116,4 @@ TEST(Peer, MemoryOutlivesTheCommunicator) {
 }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

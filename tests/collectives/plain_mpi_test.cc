@@ -8,7 +8,7 @@
 
 #include "tests/collectives/mpi_main.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 using Ints = std::vector<int32_t>;
@@ -90,4 +90,4 @@ TEST(PlainMpi, NamesItsVersion) {
 }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -9,7 +9,7 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Runs body(communicator) on n threads. A rank that throws fails the test and ends the others.
 inline void run_ranks(int n, const std::function<void(Communicator&)>& body, double timeout = 60) {
@@ -29,4 +29,4 @@ inline void run_ranks(int n, const std::function<void(Communicator&)>& body, dou
   for (std::thread& thread : threads) thread.join();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 template <class T>
@@ -88,4 +88,4 @@ TEST(Reduce, GivesTheBitsOfOneByOne) {
 }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -102,12 +102,12 @@ const Backend& measuring_backend() {
   return backend;
 }
 
-int machine_of(int rank, int machines) { return rank * machines / testing::mpi_world().size(); }
+int machine_of(int rank, int machines) { return rank * machines / test::mpi_world().size(); }
 
 /// The way of every rank in a training run on so many machines whose caches are empty; -1: of
 /// several.
 std::vector<int64_t> ways_of_training(int machines, bool agrees) {
-  Communicator& ranks = testing::mpi_world();
+  Communicator& ranks = test::mpi_world();
   int64_t job = ranks.rank() == 0 ? getpid() : 0;
   ranks.broadcast(&job, sizeof job, 0);
   here = Here();
@@ -149,7 +149,7 @@ std::vector<int64_t> ways_of_training(int machines, bool agrees) {
 
 /// Ranks of one machine share a file: who measured first decides. Machines do not.
 TEST(Agreement, RanksOfSeveralMachinesComputeAlike) {
-  const int ranks = testing::mpi_world().size();
+  const int ranks = test::mpi_world().size();
   for (int machines = 2; machines <= ranks; machines *= 2) {
     const std::vector<int64_t> apart = ways_of_training(machines, false);
     for (int r = 1; r < ranks; ++r) {

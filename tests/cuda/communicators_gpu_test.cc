@@ -7,7 +7,7 @@
 #include "tests/collectives/in_shared_memory.h"
 #include "tests/collectives/ranks.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 /// Rank r on GPU r, of as many as are to be used.
@@ -54,4 +54,4 @@ INSTANTIATE_TEST_SUITE_P(Communicator, GpuCase, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

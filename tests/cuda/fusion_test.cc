@@ -17,7 +17,7 @@ Graph small_gpt(double dropout, bool bf16) {
   GptOptions options;
   options.layers = 2, options.hidden = 16, options.heads = 2, options.vocab = 24;
   options.context = 8, options.batch = 2, options.dropout = dropout;
-  return testing::gpt_step(options, {}, bf16);
+  return test::gpt_step(options, {}, bf16);
 }
 
 bool gpu_runs_fused(const Node& node, const std::vector<TensorType>& in,
@@ -28,7 +28,7 @@ bool gpu_runs_fused(const Node& node, const std::vector<TensorType>& in,
 
 /// Up to a pass, and not placed.
 Program program_of(const Graph& graph, const std::string& last = "fuse_patterns") {
-  return compile(graph, testing::replicated_plan(graph, Mesh()), Cluster{}, 0,
+  return compile(graph, test::replicated_plan(graph, Mesh()), Cluster{}, 0,
                  {.takes = gpu_runs_fused}, {.stop_after = last});
 }
 

@@ -107,7 +107,7 @@ void expect_apart(const Case& c, const std::vector<Tensor>& in, const std::vecto
   for (size_t i = kOwnOperands; i < in.size(); ++i) reads.push_back(in[i].view());
   for (const Tensor& t : got) writes.push_back(t.view());
   const ElementChain chain = cuda::chain_behind({c.node, c.in, c.out});
-  testing::run_chain(chain, reads, std::span(writes).first(chain.writes.size()));
+  test::run_chain(chain, reads, std::span(writes).first(chain.writes.size()));
   for (size_t i = 0; i < got.size(); ++i)
     expect_close(got[i], want[i], c.out[0].dtype == DType::bf16 ? 1e-2 : 1e-6);
 }

@@ -68,14 +68,13 @@ class Nccl : public ::testing::Test {
   void SetUp() override {
     void* const library = dlopen(SHARDRUN_STAND_IN_NCCL, RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(library, nullptr) << dlerror();
-    const auto get =
-        reinterpret_cast<testing::GetStandInNccl>(dlsym(library, testing::kStandInNccl));
+    const auto get = reinterpret_cast<test::GetStandInNccl>(dlsym(library, test::kStandInNccl));
     ASSERT_NE(get, nullptr);
     nccl_ = get();
     nccl_->made.clear(), nccl_->calls.clear();
     nccl_->aborted = 0, nccl_->state = ncclSuccess;
   }
-  testing::StandInNccl* nccl_ = nullptr;
+  test::StandInNccl* nccl_ = nullptr;
 };
 
 /// What the rank's wait for the stream ends with; "" if it does not.
@@ -92,7 +91,7 @@ std::string end_of_wait(NoGpu& device) {
 TEST_F(Nccl, HasACommunicatorForEachGroup) {
   for (const bool all : {false, true}) {
     nccl_->made.clear();
-    testing::run_ranks(4, [&](Communicator& host) {
+    test::run_ranks(4, [&](Communicator& host) {
       NoGpu device;
       const auto world = make_nccl_communicator(host, device);
       const auto part = world->split({{0, 2}, {3, 1}});
@@ -116,7 +115,7 @@ TEST_F(Nccl, HasACommunicatorForEachGroup) {
 }
 
 TEST_F(Nccl, MovesUnevenPartsInOneGroupOfMessages) {
-  testing::run_ranks(3, [](Communicator& host) {
+  test::run_ranks(3, [](Communicator& host) {
     NoGpu device;
     const auto comm = make_nccl_communicator(host, device);
     const int me = comm->rank();
@@ -146,7 +145,7 @@ TEST_F(Nccl, SumsUnevenPartsInOneGroup) {
   constexpr int64_t kLarge = 300000;  // more than a chunk of the staging
   for (const int64_t many : {int64_t{3}, kLarge}) {
     nccl_->calls.clear();
-    testing::run_ranks(3, [&](Communicator& host) {
+    test::run_ranks(3, [&](Communicator& host) {
       NoGpu device;
       const auto comm = make_nccl_communicator(host, device);
       const int me = comm->rank();
@@ -169,7 +168,7 @@ TEST_F(Nccl, SumsUnevenPartsInOneGroup) {
 }
 
 TEST_F(Nccl, AsksTheLibraryForEvenParts) {
-  testing::run_ranks(2, [](Communicator& host) {
+  test::run_ranks(2, [](Communicator& host) {
     NoGpu device;
     const auto comm = make_nccl_communicator(host, device);
     float data[2] = {};
@@ -182,7 +181,7 @@ TEST_F(Nccl, AsksTheLibraryForEvenParts) {
 }
 
 TEST_F(Nccl, EndsAWaitThatIsTooLong) {
-  testing::run_ranks(2, [](Communicator& host) {
+  test::run_ranks(2, [](Communicator& host) {
     NoGpu device;
     const auto world = make_nccl_communicator(host, device);
     world->set_timeout(30);
@@ -201,7 +200,7 @@ TEST_F(Nccl, EndsAWaitThatIsTooLong) {
 }
 
 TEST_F(Nccl, TellsOfAnErrorThatComesLater) {
-  testing::run_ranks(2, [&](Communicator& host) {
+  test::run_ranks(2, [&](Communicator& host) {
     NoGpu device;
     const auto comm = make_nccl_communicator(host, device);
     float x = 0;
@@ -223,9 +222,9 @@ TEST_F(Nccl, TellsOfAnErrorThatComesLater) {
 
 /// Before NCCL is asked, which would wait or mix up what it is given.
 TEST_F(Nccl, CallsAreCheckedWhereTheHostsAre) {
-  testing::run_ranks(3, [](Communicator& world) {
+  test::run_ranks(3, [](Communicator& world) {
     NoGpu device;
-    testing::device_calls_are_checked(
+    test::device_calls_are_checked(
         world, [&](Communicator& host) { return make_nccl_communicator(host, device); });
   });
   EXPECT_EQ(std::count(nccl_->calls.begin(), nccl_->calls.end(), "ncclAllGather"), 0);
@@ -233,7 +232,7 @@ TEST_F(Nccl, CallsAreCheckedWhereTheHostsAre) {
 
 /// What a rank fails with is not NCCL's: nothing else tells those who wait for it.
 TEST_F(Nccl, ARankThatFailsEndsTheWaitOfTheOthers) {
-  testing::run_ranks(2, [](Communicator& host) {
+  test::run_ranks(2, [](Communicator& host) {
     NoGpu device;
     const auto body = [&] {
       const auto world = make_nccl_communicator(host, device);

@@ -14,7 +14,7 @@ struct ncclComm {
 
 namespace {
 
-using shardrun::testing::StandInNccl;
+using shardrun::test::StandInNccl;
 
 struct All : StandInNccl {
   std::condition_variable arrived;

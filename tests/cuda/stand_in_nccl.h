@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 struct StandInNccl {
   std::mutex mutex;
@@ -25,4 +25,4 @@ struct StandInNccl {
 inline constexpr const char* kStandInNccl = "stand_in_nccl";
 using GetStandInNccl = StandInNccl* (*)();
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

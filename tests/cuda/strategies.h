@@ -45,7 +45,7 @@ inline void check_strategies(const OpDef& op, const RunCase& run) {
   const Cluster cluster = host_cluster();
   RuleCache rules;
   int64_t strategies = 0, shards = 0, ours = 0;
-  const testing::RunShard shard = [&](const Node& node, std::span<const Tensor> operands) {
+  const test::RunShard shard = [&](const Node& node, std::span<const Tensor> operands) {
     const Case c = in_f32(node, operands);
     std::vector<Tensor> in;
     for (size_t i = 0; i < operands.size(); ++i) in.push_back(convert(operands[i], c.in[i].dtype));
@@ -59,20 +59,20 @@ inline void check_strategies(const OpDef& op, const RunCase& run) {
     return out;
   };
   for (size_t k = 0; k < op.samples.size(); ++k) {
-    const testing::Sampled sample = testing::sampled(op, k, rules, kSeed, DType::f32);
+    const test::Sampled sample = test::sampled(op, k, rules, kSeed, DType::f32);
     for (const Mesh& mesh : meshes) {
-      for (const Strategy& strategy : testing::strategies_of(sample, mesh, cluster)) {
+      for (const Strategy& strategy : test::strategies_of(sample, mesh, cluster)) {
         const NodePlan plan = strategy.node_plan();
         std::string wrong;
         try {
-          wrong = testing::run_strategy(sample.small, sample.operands, sample.wanted, plan, mesh,
-                                        kSeed, shard, 1e-4);
+          wrong = test::run_strategy(sample.small, sample.operands, sample.wanted, plan, mesh,
+                                     kSeed, shard, 1e-4);
         } catch (const Error& e) {
           wrong = e.what();
         }
         EXPECT_EQ(wrong, "") << op.name << " sample " << k << " {" << to_string(op.samples[k].attrs)
                              << "} on mesh " << mesh.to_string() << ": "
-                             << testing::describe(plan, mesh);
+                             << test::describe(plan, mesh);
         ++strategies;
       }
     }

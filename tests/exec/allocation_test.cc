@@ -28,10 +28,10 @@
 namespace shardrun {
 namespace {
 
-using testing::bytes_of;
-using testing::DataTest;
-using testing::field;
-using testing::npy;
+using test::bytes_of;
+using test::DataTest;
+using test::field;
+using test::npy;
 
 struct Case {
   const char* name;
@@ -104,7 +104,7 @@ Graph training_graph(const Case& c) {
 /// Steps on the ranks of `world`, of which this is one; how often the last one allocated.
 int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator& world) {
   const std::vector<const KernelList*> lists = {&cpu_kernels(), &reference_kernels()};
-  BackendTraits traits = testing::with_kernels(traits_of(lists, true), lists);
+  BackendTraits traits = test::with_kernels(traits_of(lists, true), lists);
   traits.takes = [&](const Node& node, const auto& in, const auto& out) {
     return select_kernel(lists, {node, in, out}).impl != "reference";  // which allocates
   };
@@ -121,7 +121,7 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
   double loss = 0;
   for (int step = 1; step <= 4; ++step) {
     world.barrier();
-    before = testing::allocations();
+    before = test::allocations();
     world.barrier();
     executor.set_scalar(kLearningRate, 1e-3);
     executor.set_scalar(kStep, step);
@@ -135,7 +135,7 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
     executor.run_update();
     loss = executor.metric("loss");
     world.barrier();
-    after = testing::allocations();
+    after = test::allocations();
     world.barrier();
   }
   EXPECT_GT(loss, 0);
@@ -147,7 +147,7 @@ class Allocation : public ::testing::TestWithParam<Case> {};
 TEST_P(Allocation, NoneInAStep) {
   const Graph graph = training_graph(GetParam());
   const auto world = make_local_communicators(1);
-  EXPECT_EQ(allocations_of_a_step(graph, testing::replicated_plan(graph, Mesh()), *world[0]), 0);
+  EXPECT_EQ(allocations_of_a_step(graph, test::replicated_plan(graph, Mesh()), *world[0]), 0);
 }
 
 std::vector<Case> cases() {
@@ -189,9 +189,9 @@ TEST_F(DataTest, ReadWithoutAllocation) {
         const Box box = full_box(f.type.shape);
         std::array<char, 1 << 14> out;
         ASSERT_LE(byte_size(f.type), std::ssize(out));
-        const int64_t before = testing::allocations();
+        const int64_t before = test::allocations();
         data.read(batch, Split::training, f, box, out.data());
-        EXPECT_EQ(testing::allocations() - before, 0) << f.name << ", " << data.describe();
+        EXPECT_EQ(test::allocations() - before, 0) << f.name << ", " << data.describe();
       }
     };
     read_all(0);
@@ -223,10 +223,10 @@ TEST_F(DataTest, ReadWithoutAllocation) {
 }
 
 TEST(Allocation, IsCounted) {
-  const int64_t before = testing::allocations();
+  const int64_t before = test::allocations();
   const Tensor tensor(TensorType{DType::f32, {3}});
   EXPECT_EQ(tensor.count(), 3);
-  EXPECT_GT(testing::allocations(), before);
+  EXPECT_GT(test::allocations(), before);
 }
 
 }  // namespace

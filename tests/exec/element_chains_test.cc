@@ -18,13 +18,13 @@ namespace {
 
 PreparedKernel fuse_on_host(const ElementChain& chain) {
   PreparedKernel prepared;
-  prepared.run = [chain](const KernelArgs& args) { testing::run_chain(chain, args.in, args.out); };
+  prepared.run = [chain](const KernelArgs& args) { test::run_chain(chain, args.in, args.out); };
   return prepared;
 }
 
 StepFusion fusion(const Program&, const Step& step) {
   StepFusion can;
-  if (testing::fuses(step.node.op)) can.elements = reinterpret_cast<const void*>(&fuse_on_host);
+  if (test::fuses(step.node.op)) can.elements = reinterpret_cast<const void*>(&fuse_on_host);
   return can;
 }
 
@@ -72,7 +72,7 @@ class Steps {
       in_.push_back(views(step.in, in));
       out_.push_back(views(step.out, out));
       kernels_.push_back(select_kernel(lists, {step.node, in, out}));
-      if (testing::fuses(step.node.op)) kernels_.back().fuse = fuse_on_host;
+      if (test::fuses(step.node.op)) kernels_.back().fuse = fuse_on_host;
     }
   }
 

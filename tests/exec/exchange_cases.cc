@@ -14,7 +14,7 @@
 #include "planner/rules/numbered_rows.h"
 #include "planner/rules/trial.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 constexpr uint32_t kSeed = 411;
@@ -368,4 +368,4 @@ void check_exchanges(Communicator& world) {
   }
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -3,7 +3,7 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Random windows and blocks of random tensors over every mesh of world.size() ranks and up to
 /// three axes: halo_exchange, halo_add and block_exchange, with empty shards, halos wider than
@@ -15,4 +15,4 @@ void check_exchanges(Communicator& world);
 /// row_fetch, and row_add of sums, maxima and minima, with bounds that are just met. Collective.
 void check_row_exchanges(Communicator& world);
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -7,8 +7,8 @@
 namespace shardrun {
 namespace {
 
-TEST(MpiExchange, RandomWindowsAndBlocks) { testing::check_exchanges(testing::mpi_world()); }
-TEST(MpiExchange, RandomRows) { testing::check_row_exchanges(testing::mpi_world()); }
+TEST(MpiExchange, RandomWindowsAndBlocks) { test::check_exchanges(test::mpi_world()); }
+TEST(MpiExchange, RandomRows) { test::check_row_exchanges(test::mpi_world()); }
 
 }  // namespace
 }  // namespace shardrun

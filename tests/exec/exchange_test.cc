@@ -10,11 +10,11 @@ namespace shardrun {
 namespace {
 
 TEST(Exchange, RandomWindowsAndBlocks) {
-  for (int ranks : {1, 2, 3, 4, 6, 8}) testing::run_ranks(ranks, testing::check_exchanges);
+  for (int ranks : {1, 2, 3, 4, 6, 8}) test::run_ranks(ranks, test::check_exchanges);
 }
 
 TEST(Exchange, RandomRows) {
-  for (int ranks : {1, 2, 3, 4, 6, 8}) testing::run_ranks(ranks, testing::check_row_exchanges);
+  for (int ranks : {1, 2, 3, 4, 6, 8}) test::run_ranks(ranks, test::check_row_exchanges);
 }
 
 /// Rows 0 … 9 of 3 over two ranks; rank 0 names 0, 2, 5, 2, rank 1 names 5, 7, 4.
@@ -57,7 +57,7 @@ TEST(Exchange, MoreRowsThanPlannedAreRefused) {
         std::tuple{int64_t{1}, int64_t{0},
                    "the numbers of other ranks name, of this rank, 1 rows"}}) {
     const NodePlan plan = two_ranks_name_rows(mesh, most_named, most_owned);
-    testing::run_ranks(2, [&, named = named](Communicator& world) {
+    test::run_ranks(2, [&, named = named](Communicator& world) {
       const Collective route = *route_of(plan, kRowsIn, kRowsOut, mesh, world.rank());
       const CollectiveStep step(route, DType::i64, world.rank());
       const Tensor numbers = Tensor::vector_i64(world.rank() == 0 ? std::vector<int64_t>{0, 2, 5, 2}

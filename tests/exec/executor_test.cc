@@ -19,7 +19,7 @@
 namespace shardrun {
 namespace {
 
-using testing::ModelOptions;
+using test::ModelOptions;
 
 constexpr uint64_t kSeed = 17;
 constexpr int kSteps = 3;
@@ -95,21 +95,21 @@ Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Cas
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   std::vector<std::vector<std::pair<Binding, Tensor>>> shards(ranks);
   std::vector<Outcome> metrics(ranks);
-  testing::run_ranks(static_cast<int>(ranks), [&](Communicator& host) {
-    const KernelList beyond = testing::far_kernels(reference_kernels());
+  test::run_ranks(static_cast<int>(ranks), [&](Communicator& host) {
+    const KernelList beyond = test::far_kernels(reference_kernels());
     const bool far = on != On::host;
-    testing::FarDevice device(on == On::side ? std::make_unique<testing::FarDevice>(nullptr, true)
-                                             : nullptr);
-    testing::FarDevice at_once;
+    test::FarDevice device(on == On::side ? std::make_unique<test::FarDevice>(nullptr, true)
+                                          : nullptr);
+    test::FarDevice at_once;
     std::unique_ptr<Communicator> peers =
-        make_peer_communicator(host, std::make_shared<testing::FarAccess>(at_once));
+        make_peer_communicator(host, std::make_shared<test::FarAccess>(at_once));
     if (on == On::side)
-      peers = std::make_unique<testing::LazyCommunicator>(std::move(peers), *device.side());
+      peers = std::make_unique<test::LazyCommunicator>(std::move(peers), *device.side());
     Communicator& world = far ? *peers : host;
     const std::vector<const KernelList*> lists = {far ? &beyond : &reference_kernels()};
     Plan kept = plan;
     kept.keep_casts = casts.keep;
-    Program program = compile(g, kept, Cluster{}, world.rank(), testing::with_kernels({}, lists));
+    Program program = compile(g, kept, Cluster{}, world.rank(), test::with_kernels({}, lists));
     check_memory(program);
     const int64_t predicted = program.arena_bytes;
     Executor exec(std::move(program), lists, world, kSeed, nullptr, true,
@@ -179,13 +179,13 @@ void expect_close(const Outcome& got, const Outcome& want) {
 }
 
 void run_mesh(const char* text, const ModelOptions& o, uint32_t seeds) {
-  const Graph g = testing::small_model(o);
+  const Graph g = test::small_model(o);
   const Mesh mesh = Mesh::parse(text);
   const Outcome want = run_unsharded(g, o);
   EXPECT_LT(want.loss.back(), 20.0);
   for (uint32_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
-    const Plan plan = testing::random_plan(g, mesh, seed);
+    const Plan plan = test::random_plan(g, mesh, seed);
     expect_close(run_sharded(g, plan, o), want);
     if (::testing::Test::HasFailure()) {
       std::cout << to_string(Partition(g, plan, Cluster{}).program(0));
@@ -221,8 +221,8 @@ void run_far(On on) {
     for (uint32_t seed = 0; seed < 4; ++seed) {
       SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
       const ModelOptions o = options("adamw", 2, 0.5);
-      const Graph g = testing::small_model(o);
-      const Plan plan = testing::random_plan(g, Mesh::parse(text), seed);
+      const Graph g = test::small_model(o);
+      const Plan plan = test::random_plan(g, Mesh::parse(text), seed);
       const Outcome here = run_sharded(g, plan, o, {true, false}),
                     far = run_sharded(g, plan, o, {true, false}, on);
       EXPECT_EQ(here.loss, far.loss);
@@ -264,8 +264,8 @@ void expect_same(const Outcome& got, const Outcome& want) {
 
 TEST(Executor, RepeatsBitForBit) {
   const ModelOptions o = options("adamw", 2, 0.1);
-  const Graph g = testing::small_model(o);
-  const Plan plan = testing::random_plan(g, Mesh::parse("2x2"), 5);
+  const Graph g = test::small_model(o);
+  const Plan plan = test::random_plan(g, Mesh::parse("2x2"), 5);
   expect_same(run_sharded(g, plan, o), run_sharded(g, plan, o));
 }
 
@@ -293,10 +293,10 @@ TEST(Executor, KeepsCopiesOfWeights) {
   const auto compare = [&](const char* mesh, const char* kind, int accumulate, uint32_t seeds) {
     ModelOptions o = options(kind, accumulate, 0.1);
     o.bf16 = true;
-    const Graph g = testing::small_model(o);
+    const Graph g = test::small_model(o);
     for (uint32_t seed = 0; seed < seeds; ++seed) {
       SCOPED_TRACE(str("mesh ", mesh, ", plan seed ", seed));
-      Plan plan = testing::random_plan(g, Mesh::parse(mesh), seed);
+      Plan plan = test::random_plan(g, Mesh::parse(mesh), seed);
       follow_weights(g, plan);
       plan.keep_casts = true;
       const Program program = compile(g, plan, Cluster{}, 0, {}, {.stop_after = "keep_casts"});
@@ -313,7 +313,7 @@ TEST(Executor, KeepsCopiesOfWeights) {
 }
 
 TEST(Arena, HasOneCommunicatorForEachPartition) {
-  testing::run_ranks(4, [](Communicator& world) {
+  test::run_ranks(4, [](Communicator& world) {
     Arena arena(64, world);
     Communicator* const pair = arena.group({{0, 1}, {2, 3}});
     EXPECT_EQ(pair->size(), 2);
@@ -326,21 +326,21 @@ TEST(Arena, HasOneCommunicatorForEachPartition) {
 /// An evaluation program reads the parameters that a training program left in the arena both share.
 TEST(Executor, ProgramsShareAnArena) {
   const ModelOptions o = options("sgd", 1, 0);
-  const Graph train = testing::small_model(o);
+  const Graph train = test::small_model(o);
   Graph eval = train;
   eval.updates.clear();
   eval.metrics = {{"loss", eval.loss}};
   eval.outputs.clear();
   remove_dead_nodes(eval);
   const Mesh mesh = Mesh::parse("2");
-  const Plan train_plan = testing::random_plan(train, mesh, 3);
-  Plan eval_plan = testing::replicated_plan(eval, mesh);
+  const Plan train_plan = test::random_plan(train, mesh, 3);
+  Plan eval_plan = test::replicated_plan(eval, mesh);
   for (const auto& [name, s] : train_plan.values) {
     if (eval.sources.count(eval.find(name))) eval_plan.values[name] = s;
   }
-  testing::run_ranks(2, [&](Communicator& world) {
+  test::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    const BackendTraits traits = testing::with_kernels({}, lists);
+    const BackendTraits traits = test::with_kernels({}, lists);
     const Program t = compile(train, train_plan, Cluster{}, world.rank(), traits),
                   e = compile(eval, eval_plan, Cluster{}, world.rank(), traits,
                               {.persistent_like = &t});
@@ -384,12 +384,12 @@ TEST(Executor, FillsADeviceSomeAtATime) {
   const ValueId b = g.add_persistent("b", {DType::f32, {4}}, Role::parameter, missing);
   const Attrs all = {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}};
   g.outputs = {g.add("reduce_sum", {a}, all), g.add("reduce_sum", {b}, all)};
-  testing::run_ranks(1, [&](Communicator& host) {
-    testing::FarDevice device;
-    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
-    const KernelList far = testing::far_kernels(reference_kernels());
+  test::run_ranks(1, [&](Communicator& host) {
+    test::FarDevice device;
+    const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
+    const KernelList far = test::far_kernels(reference_kernels());
     const std::vector<const KernelList*> lists = {&far};
-    Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+    Program program = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
     place_memory(program, StepNeeds(lists));
     const auto arena = std::make_shared<Arena>(program.arena_bytes, *world);
     EXPECT_THROW(Executor(program, lists, *world, 0, arena, true, device), Error);
@@ -420,11 +420,11 @@ TEST(Executor, KernelsKeepWhatTheyReadInEveryRun) {
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   const Attrs axis = {{"axis", int64_t{0}}};
   g.outputs = {g.add("softmax", {g.add("softmax", {x}, axis)}, axis)};
-  testing::run_ranks(1, [&](Communicator& host) {
-    testing::FarDevice device;
-    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+  test::run_ranks(1, [&](Communicator& host) {
+    test::FarDevice device;
+    const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
     int kept = 0;
-    KernelList far = testing::far_kernels(keeping);
+    KernelList far = test::far_kernels(keeping);
     far[0].prepare = [&, prepare = far[0].prepare](const KernelCall& call) {
       PreparedKernel kernel = prepare(call);
       kernel.kept_bytes = 2 * sizeof(void*);
@@ -437,7 +437,7 @@ TEST(Executor, KernelsKeepWhatTheyReadInEveryRun) {
       return kernel;
     };
     const std::vector<const KernelList*> lists = {&far};
-    Program first = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0),
+    Program first = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0),
             second = first;
     place_memory(first, StepNeeds(lists));
     place_memory(second, StepNeeds(lists), &first);
@@ -469,7 +469,7 @@ TEST(Executor, AFailingStepIsNamed) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   g.outputs = {g.add("relu", {x}, {}, "blk/act")};
-  Program program = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+  Program program = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
   KernelList failing = {
       {"relu", "broken", [](const KernelCall&) { return std::nullopt; },
        [](const KernelCall&) {
@@ -478,7 +478,7 @@ TEST(Executor, AFailingStepIsNamed) {
        }}};
   const std::vector<const KernelList*> lists = {&failing, &reference_kernels()};
   place_memory(program, StepNeeds(lists));
-  testing::run_ranks(1, [&](Communicator& world) {
+  test::run_ranks(1, [&](Communicator& world) {
     Executor exec(program, lists, world, 0);
     EXPECT_EQ(exec.implementation(0), "broken");
     try {
@@ -508,16 +508,16 @@ TEST(Executor, AStepThatIsFoundToFailLaterIsNamed) {
              [&](const KernelArgs&) { SR_REQUIRE(!fails, invalid_input, "label 7 is outside"); }, 0,
              "broken"};
        }}};
-  KernelList far = testing::far_kernels(failing);
-  for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
+  KernelList far = test::far_kernels(failing);
+  for (KernelImpl& impl : test::far_kernels(reference_kernels())) far.push_back(std::move(impl));
   const std::vector<const KernelList*> lists = {&far};
-  Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+  Program program = compile(g, test::replicated_plan(g, Mesh()), Cluster{}, 0,
                             {.needs = StepNeeds(lists)}, {.steps = Steps::all});
   for (const bool recorded : {false, true}) {
     fails = false;
-    testing::run_ranks(1, [&](Communicator& host) {
-      testing::FarDevice device(nullptr, !recorded);
-      const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+    test::run_ranks(1, [&](Communicator& host) {
+      test::FarDevice device(nullptr, !recorded);
+      const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
       Executor exec(program, lists, *world, 0, nullptr, true, device);
       if (recorded) exec.run_micro();
       EXPECT_EQ(exec.read(exec.program().outputs[0]).count(), 4);
@@ -542,7 +542,7 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   const ValueId behind = g.add("sin", {g.add("cos", {x}, {}, "before")}, {}, "on_host");
   g.outputs = {g.add("cos", {behind}, {}, "behind")};
-  testing::FarDevice device(nullptr, true);
+  test::FarDevice device(nullptr, true);
   std::vector<std::pair<std::string, bool>> begun;  // op, and whether the device was busy
   KernelList far;
   for (const char* op : {"cos", "sin"}) {
@@ -558,10 +558,10 @@ TEST(Executor, WaitsForTheDeviceBeforeKernelsThatWait) {
                    }});
   }
   const std::vector<const KernelList*> lists = {&far};
-  const Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+  const Program program = compile(g, test::replicated_plan(g, Mesh()), Cluster{}, 0,
                                   {.needs = StepNeeds(lists)}, {.steps = Steps::all});
-  testing::run_ranks(1, [&](Communicator& host) {
-    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+  test::run_ranks(1, [&](Communicator& host) {
+    const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);
     using Begun = std::vector<std::pair<std::string, bool>>;
     exec.run_micro();
@@ -578,12 +578,12 @@ TEST(Executor, IsRecordedByAllRanksOrNone) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   g.outputs = {g.add("cos", {x}, {}, "y")};
-  const Plan plan = testing::replicated_plan(g, Mesh({{"data", 2}}));
+  const Plan plan = test::replicated_plan(g, Mesh({{"data", 2}}));
   for (const bool one_cannot : {false, true}) {
-    testing::run_ranks(2, [&](Communicator& host) {
-      testing::FarDevice device;
-      const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
-      KernelList far = testing::far_kernels(reference_kernels());
+    test::run_ranks(2, [&](Communicator& host) {
+      test::FarDevice device;
+      const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
+      KernelList far = test::far_kernels(reference_kernels());
       for (KernelImpl& impl : far) {
         impl.prepare = [&, prepare = impl.prepare](const KernelCall& call) {
           PreparedKernel kernel = prepare(call);
@@ -607,7 +607,7 @@ TEST(Executor, ATimelineHasTheDevicesTimes) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   g.outputs = {g.add("tanh", {g.add("softmax", {x}, {{"axis", int64_t{0}}}, "slow")}, {}, "fast")};
-  testing::FarDevice device(nullptr, /*lazy=*/true);
+  test::FarDevice device(nullptr, /*lazy=*/true);
   constexpr double kSeconds = 0.05;
   const KernelList slow = {{"softmax", "slow", [](const KernelCall&) { return std::nullopt; },
                             [&](const KernelCall&) {
@@ -617,13 +617,13 @@ TEST(Executor, ATimelineHasTheDevicesTimes) {
                                                     },
                                                     0, "slow"};
                             }}};
-  KernelList far = testing::far_kernels(slow);
-  for (KernelImpl& impl : testing::far_kernels(reference_kernels())) far.push_back(std::move(impl));
+  KernelList far = test::far_kernels(slow);
+  for (KernelImpl& impl : test::far_kernels(reference_kernels())) far.push_back(std::move(impl));
   const std::vector<const KernelList*> lists = {&far};
-  Program program = compile(g, testing::replicated_plan(g, Mesh()), Cluster{}, 0,
+  Program program = compile(g, test::replicated_plan(g, Mesh()), Cluster{}, 0,
                             {.needs = StepNeeds(lists)}, {.steps = Steps::all});
-  testing::run_ranks(1, [&](Communicator& host) {
-    const auto world = make_peer_communicator(host, std::make_shared<testing::FarAccess>(device));
+  test::run_ranks(1, [&](Communicator& host) {
+    const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
     Executor exec(program, lists, *world, 0, nullptr, true, device);
     Timeline timeline(2, 10);
     exec.record(&timeline);

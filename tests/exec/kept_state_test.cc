@@ -11,8 +11,8 @@
 namespace shardrun {
 namespace {
 
-using testing::NamedTensors;
-using testing::ShardedRun;
+using test::NamedTensors;
+using test::ShardedRun;
 
 constexpr int64_t kBatch = 6, kIn = 3, kHidden = 4;
 
@@ -80,8 +80,8 @@ class KeptState
   }
   ShardedRun run(const std::vector<NamedTensors>& feeds) const {
     const Graph g = model_of(options());
-    return testing::run_sharded(g, testing::random_plan(g, Mesh::parse(std::get<3>(GetParam())), 7),
-                                feeds, 0.05, 3);
+    return test::run_sharded(g, test::random_plan(g, Mesh::parse(std::get<3>(GetParam())), 7),
+                             feeds, 0.05, 3);
   }
 };
 

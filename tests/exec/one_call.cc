@@ -12,7 +12,7 @@
 #include "tests/planner/gpt_step.h"
 #include "tests/support/kernel_traits.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 constexpr int kSteps = 5;
@@ -171,4 +171,4 @@ void check_one_call(Communicator& world) {
   if (world.size() == 4) check(world, Mesh::parse("data=2,model=2"), "dp+megatron", 1);
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -7,14 +7,14 @@
 namespace shardrun {
 namespace {
 
-TEST(MpiOneCall, EqualsACallForEach) { testing::check_one_call(testing::mpi_world()); }
+TEST(MpiOneCall, EqualsACallForEach) { test::check_one_call(test::mpi_world()); }
 
 TEST(MpiOneCall, EqualsACallForEachBetweenNodes) {
   for (const int per_node : {1, 2}) {
-    if (testing::mpi_world().size() <= per_node) continue;
+    if (test::mpi_world().size() <= per_node) continue;
     const auto world = make_mpi_communicator(per_node);
     world->set_timeout(30);
-    testing::check_one_call(*world);
+    test::check_one_call(*world);
   }
 }
 

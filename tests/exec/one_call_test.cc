@@ -11,7 +11,7 @@ namespace {
 TEST(OneCall, EqualsACallForEach) {
   for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
-    testing::run_ranks(ranks, testing::check_one_call);
+    test::run_ranks(ranks, test::check_one_call);
   }
 }
 

@@ -11,7 +11,7 @@
 #include "graph/passes/training.h"
 #include "graph/plan.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 struct ModelOptions {
   int64_t batch = 6, in = 5, hidden = 7, classes = 3;
@@ -170,4 +170,4 @@ inline Plan replicated_plan(const Graph& g, const Mesh& mesh) {
   return make_plan(g, mesh, [](size_t) { return size_t{0}; });
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

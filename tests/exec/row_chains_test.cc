@@ -249,9 +249,9 @@ TEST(RowChains, PaysWhereRowsFitAndAllDoNot) {
 TEST(RowChains, StandInTheProgram) {
   GptOptions o;
   o.layers = 1, o.hidden = 64, o.heads = 2, o.vocab = 64, o.context = 64, o.batch = 16;
-  const Graph graph = testing::gpt_step(o, {}, true);
-  const Plan plan = testing::replicated_plan(graph, Mesh());
-  const BackendTraits traits = testing::with_kernels({}, kLists);
+  const Graph graph = test::gpt_step(o, {}, true);
+  const Plan plan = test::replicated_plan(graph, Mesh());
+  const BackendTraits traits = test::with_kernels({}, kLists);
   const Program program = compile(graph, plan, Cluster{}, 0, traits);
   ASSERT_FALSE(program.fused.empty());
   check_memory(program);

@@ -37,7 +37,7 @@ class Safetensors : public ::testing::Test {
     }
     return "(read)";
   }
-  testing::TemporaryFolder folder_{"safetensors"};
+  test::TemporaryFolder folder_{"safetensors"};
 };
 
 TEST_F(Safetensors, WhatIsWrittenIsReadAgain) {

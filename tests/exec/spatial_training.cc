@@ -14,7 +14,7 @@
 #include "planner/space/strategy.h"
 #include "program/compile.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 using Ints = std::vector<int64_t>;
@@ -206,4 +206,4 @@ int64_t check_spatial_training(Communicator& world, int plans) {
   return exchanges;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

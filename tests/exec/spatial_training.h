@@ -4,11 +4,11 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Trains on meshes of world.size() ranks under several random plans and compares losses and
 /// parameters with the unsharded interpreter; the arena is as large as was predicted. Collective.
 /// Returns how many exchanges rank 0's programs ran in a step, all plans together.
 int64_t check_spatial_training(Communicator& world, int plans);
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

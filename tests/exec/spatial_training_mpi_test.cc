@@ -8,7 +8,7 @@ namespace shardrun {
 namespace {
 
 TEST(MpiSpatialTraining, RandomStrategiesEqualTheInterpreter) {
-  EXPECT_GT(testing::check_spatial_training(testing::mpi_world(), 2), 5);
+  EXPECT_GT(test::check_spatial_training(test::mpi_world(), 2), 5);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace {
 TEST(SpatialTraining, RandomStrategiesEqualTheInterpreter) {
   for (int ranks : {2, 3, 4, 6}) {
     std::atomic<int64_t> exchanges{0};
-    testing::run_ranks(ranks, [&](Communicator& world) {
-      const int64_t count = testing::check_spatial_training(world, 3);
+    test::run_ranks(ranks, [&](Communicator& world) {
+      const int64_t count = test::check_spatial_training(world, 3);
       if (world.rank() == 0) exchanges = count;
     });
     EXPECT_GT(exchanges, 10) << ranks << " ranks";

@@ -10,7 +10,7 @@
 #include "exec/executor.h"
 #include "tests/collectives/ranks.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// A value as the model's file has it, and as a pass views it (empty: alike).
 struct StateValue {
@@ -111,4 +111,4 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -5,10 +5,10 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardrun;
   const std::string bytes(reinterpret_cast<const char*>(data), size);
-  const auto reader = bytes.starts_with("PK")          ? testing::Arrays::npz
-                      : bytes.starts_with("\x93NUMPY") ? testing::Arrays::npy
-                                                       : testing::Arrays::idx;
+  const auto reader = bytes.starts_with("PK")          ? test::Arrays::npz
+                      : bytes.starts_with("\x93NUMPY") ? test::Arrays::npy
+                                                       : test::Arrays::idx;
   fuzz::expect_read_or_refused(
-      [&] { testing::read_arrays(reader, testing::write_arrays(reader, fuzz::folder(), bytes)); });
+      [&] { test::read_arrays(reader, test::write_arrays(reader, fuzz::folder(), bytes)); });
   return 0;
 }

@@ -25,10 +25,10 @@ std::string signed_anew(std::string text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::string checkpoint = testing::write_checkpoint(fuzz::folder());
+  static const std::string checkpoint = test::write_checkpoint(fuzz::folder());
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   if (size > 0 && bytes[0] == '{') {
-    testing::put(checkpoint + "/manifest.json", signed_anew(bytes));
+    test::put(checkpoint + "/manifest.json", signed_anew(bytes));
     fuzz::expect_read_or_refused([&] { Checkpoint::open(checkpoint).verify(); });
   } else {
     const std::string path = fuzz::written("model.safetensors", bytes);

@@ -5,6 +5,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace shardrun;
   const std::string path = fuzz::written("plan.json", {reinterpret_cast<const char*>(data), size});
-  fuzz::expect_read_or_refused([&] { testing::read_plan(path); });
+  fuzz::expect_read_or_refused([&] { test::read_plan(path); });
   return 0;
 }

@@ -11,10 +11,10 @@ using namespace shardrun;
 constexpr uintmax_t kMostBytes = 64 << 10;
 
 /// The regular files among what they write, each under a name of its own.
-void write_seeds(const std::string& folder, std::vector<testing::BadFile> files) {
+void write_seeds(const std::string& folder, std::vector<test::BadFile> files) {
   static int count = 0;
   fs::create_directories(folder);
-  for (const testing::BadFile& file : files) {
+  for (const test::BadFile& file : files) {
     const std::string scratch = folder + "/scratch";
     fs::create_directory(scratch);
     file.write(scratch);
@@ -34,15 +34,15 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string folder = argv[1];
-  write_seeds(folder + "/import", testing::bad_models());
-  write_seeds(folder + "/import", testing::bad_operators());
-  write_seeds(folder + "/import", testing::bad_recipes());
-  write_seeds(folder + "/plan", testing::bad_plans());
-  write_seeds(folder + "/cluster", testing::bad_clusters());
-  write_seeds(folder + "/checkpoint", testing::bad_checkpoints());
-  write_seeds(folder + "/checkpoint", testing::bad_safetensors());
-  write_seeds(folder + "/arrays", testing::bad_arrays());
-  write_seeds(folder + "/arrays", testing::bad_samples());
-  write_seeds(folder + "/problem", testing::bad_problems());
+  write_seeds(folder + "/import", test::bad_models());
+  write_seeds(folder + "/import", test::bad_operators());
+  write_seeds(folder + "/import", test::bad_recipes());
+  write_seeds(folder + "/plan", test::bad_plans());
+  write_seeds(folder + "/cluster", test::bad_clusters());
+  write_seeds(folder + "/checkpoint", test::bad_checkpoints());
+  write_seeds(folder + "/checkpoint", test::bad_safetensors());
+  write_seeds(folder + "/arrays", test::bad_arrays());
+  write_seeds(folder + "/arrays", test::bad_samples());
+  write_seeds(folder + "/problem", test::bad_problems());
   return 0;
 }

@@ -13,8 +13,8 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::feeds_for;
+using test::Build;
+using test::feeds_for;
 
 void expect_error(ErrorKind kind, std::initializer_list<const char*> parts,
                   const std::function<void()>& call) {

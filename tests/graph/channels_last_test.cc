@@ -13,10 +13,10 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::count_op;
-using testing::expect_same_outputs;
-using testing::find_op;
+using test::Build;
+using test::count_op;
+using test::expect_same_outputs;
+using test::find_op;
 using Ints = std::vector<int64_t>;
 
 struct Images : Build {

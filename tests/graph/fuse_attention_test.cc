@@ -8,11 +8,11 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::count_op;
-using testing::expect_same_outputs;
-using testing::find_op;
-using testing::tolerance;
+using test::Build;
+using test::count_op;
+using test::expect_same_outputs;
+using test::find_op;
+using test::tolerance;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -237,7 +237,7 @@ TEST(FuseAttention, Spellings) {
       if (c.form.mask == Mask::scaled_after) scale *= 0.7;
       EXPECT_NEAR(node->attrs.f("scale"), scale, 1e-6);
       // Every query sees its first key: one that sees none has no answer that all spellings share.
-      NamedTensors feeds = testing::feeds_for(b.g);
+      NamedTensors feeds = test::feeds_for(b.g);
       if (feeds.count("keep"))
         feeds.at("keep").as<bool>()[0] = feeds.at("keep").as<bool>()[kLength] = true;
       expect_same_outputs(b.g, fused, tolerance(dtype), feeds);
@@ -253,7 +253,7 @@ TEST(FuseAttention, PaddedRowsKeepTheirMeaning) {
     b.g.outputs = {attention(b, {.padding = padding, .isnan = true})};
     Graph fused = b.g;
     ASSERT_EQ(fuse(fused).attention, 1);
-    NamedTensors feeds = testing::feeds_for(b.g);
+    NamedTensors feeds = test::feeds_for(b.g);
     for (int64_t s = 0; s < kLength; ++s) feeds.at("keep").as<bool>()[kLength + s] = false;
     const Tensor x = evaluate_graph(b.g, feeds)[0], y = evaluate_graph(fused, feeds)[0];
     for (int64_t i = 0; i < x.count(); ++i) ASSERT_NEAR(x.at(i), y.at(i), 1e-6) << i;
@@ -403,7 +403,7 @@ TEST(FuseAttention, GraphAttention) {
       EXPECT_EQ(node->attrs.f("slope", 1.0), form.leaky ? 0.2 : 1.0);
       const bool boolean = fused.type(node->inputs[3]).dtype == DType::boolean;
       EXPECT_EQ(boolean, form.zeroed || form.low == -kInf);
-      NamedTensors feeds = testing::feeds_for(b.g);
+      NamedTensors feeds = test::feeds_for(b.g);
       for (int64_t t = 0; t < kLength; ++t) feeds.at("keep").as<bool>()[t * kLength + t] = true;
       // Zeroed weights are 0 for a query that sees no key too.
       if (form.zeroed) std::fill_n(feeds.at("keep").as<bool>() + kLength, kLength, false);
@@ -467,7 +467,7 @@ TEST(FuseAttention, NearMissesOfGraphs) {
     Graph fused = b.g;
     EXPECT_EQ(fuse(fused).attention, 0);
     check_graph(fused);
-    NamedTensors feeds = testing::feeds_for(b.g);
+    NamedTensors feeds = test::feeds_for(b.g);
     for (auto& [input, tensor] : feeds) {
       if (input == "keep") std::fill_n(tensor.as<bool>(), kLength, true);
     }

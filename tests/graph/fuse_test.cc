@@ -12,11 +12,11 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::count_op;
-using testing::expect_same_outputs;
-using testing::find_op;
-using testing::tolerance;
+using test::Build;
+using test::count_op;
+using test::expect_same_outputs;
+using test::find_op;
+using test::tolerance;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 

@@ -10,7 +10,7 @@
 #include "base/philox.h"
 #include "kernels/reference/interpreter.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Short names for nodes of one floating type. Numbers become constants, as import makes them.
 struct Build {
@@ -130,4 +130,4 @@ inline const Node* find_op(const Graph& graph, const std::string& op) {
   return nullptr;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

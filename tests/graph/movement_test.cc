@@ -10,9 +10,9 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::count_op;
-using testing::expect_same_outputs;
+using test::Build;
+using test::count_op;
+using test::expect_same_outputs;
 
 TEST(ReshapeTransposes, OnlyThoseOfDimsOfOne) {
   Build b;

@@ -11,9 +11,9 @@
 namespace shardrun {
 namespace {
 
-using testing::describe;
-using testing::random_operands;
-using testing::sample_node;
+using test::describe;
+using test::random_operands;
+using test::sample_node;
 
 TEST(OpRegistry, EveryOpHasSamplesThatItsShapeRuleAndReferenceKernelAccept) {
   ASSERT_GT(all_ops().size(), 90u);

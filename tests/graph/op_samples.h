@@ -6,7 +6,7 @@
 #include "base/tensor.h"
 #include "graph/op_def.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// The sample with every floating type widened to f64, in attributes too.
 inline OpDef::Sample in_f64(OpDef::Sample sample) {
@@ -63,4 +63,4 @@ inline std::string describe(const OpDef& def, const OpDef::Sample& sample) {
   return text + ") {" + to_string(sample.attrs) + "}";
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

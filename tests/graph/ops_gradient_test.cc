@@ -14,10 +14,10 @@
 namespace shardrun {
 namespace {
 
-using testing::describe;
-using testing::in_f64;
-using testing::random_operands;
-using testing::sample_node;
+using test::describe;
+using test::in_f64;
+using test::random_operands;
+using test::sample_node;
 
 constexpr double kStep = 1e-5, kRelative = 1e-5, kAbsolute = 1e-7;
 

@@ -7,7 +7,7 @@
 namespace shardrun {
 namespace {
 
-using testing::random_operands;
+using test::random_operands;
 
 constexpr int kWhole = -1;    // every rank holds all of it
 constexpr int kPartial = -2;  // a result: the ranks' values add up
@@ -157,12 +157,12 @@ TEST(OpsShrink, LeavesAValidNode) {
   for (const OpDef* def : all_ops()) {
     if (def->shrink == nullptr) continue;
     for (OpDef::Sample sample : def->samples) {
-      Node node = testing::sample_node(*def, sample);
+      Node node = test::sample_node(*def, sample);
       std::vector<TensorType> in = sample.in;
       for (TensorType& t : in) {
         for (int64_t& size : t.shape) size = size <= 3 ? size : size == 4 ? 6 : 5;
       }
-      SCOPED_TRACE(testing::describe(*def, sample));
+      SCOPED_TRACE(test::describe(*def, sample));
       ASSERT_NO_THROW(node.attrs = def->shrink(node, sample.in, in));
       EXPECT_NO_THROW(infer_types(node, in)) << "{" << to_string(node.attrs) << "}";
     }

@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-using testing::random_operands;
+using test::random_operands;
 using Ints = std::vector<int64_t>;
 
 TEST(Window, CountsAndInvertsPositions) {

@@ -12,10 +12,10 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::count_op;
-using testing::expect_same_outputs;
-using testing::find_op;
+using test::Build;
+using test::count_op;
+using test::expect_same_outputs;
+using test::find_op;
 
 /// Two losses, one of them of ignored labels, with their gradients: the parts compute the same and
 /// keep the names.
@@ -189,7 +189,7 @@ TEST(MeasureTestToo, BothInOnePass) {
   EXPECT_EQ(both.metrics.count("test/size"), 0u);
   both.outputs = {both.metrics.at("loss"), both.metrics.at("test/loss")};
   b.g.outputs = {b.g.metrics.at("loss")};
-  NamedTensors feeds = testing::feeds_for(both);
+  NamedTensors feeds = test::feeds_for(both);
   const std::vector<Tensor> at_once = evaluate_graph(both, feeds);
   EXPECT_EQ(evaluate_graph(b.g, feeds)[0].at(0), at_once[0].at(0));
   feeds.at("target") = feeds.at("test/target");
@@ -267,7 +267,7 @@ TEST(SplitProjections, KeepsElementsAndGradients) {
           total = total == kNoValue ? sum : g.add("add", {total, sum});
         }
         const std::vector<ValueId> wrt = {g.find("w")};
-        return evaluate_graph(g, testing::feeds_for(g), differentiate(g, total, wrt))[0];
+        return evaluate_graph(g, test::feeds_for(g), differentiate(g, total, wrt))[0];
       };
       const Tensor a = gradient(before), c = gradient(after);
       ASSERT_EQ(a.count(), c.count());

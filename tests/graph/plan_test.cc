@@ -15,8 +15,8 @@ using nlohmann::json;
 class PlanFile : public ::testing::Test {
  protected:
   PlanFile()
-      : graph_(testing::small_model({})),
-        plan_(testing::random_plan(graph_, Mesh::parse("data=2,model=3"), 7)) {
+      : graph_(test::small_model({})),
+        plan_(test::random_plan(graph_, Mesh::parse("data=2,model=3"), 7)) {
     plan_.model_hash = structural_hash(graph_);
   }
 
@@ -58,9 +58,9 @@ TEST_F(PlanFile, AnotherModelIsRefusedByItsHash) {
          {"field 'model_hash' is 1234", "plan it again"});
   expect([](json& p) { p["model_hash"] = "what"; },
          {"field 'model_hash' is 'what'", "hexadecimal"});
-  testing::ModelOptions wider;
+  test::ModelOptions wider;
   wider.hidden = 8;
-  const Graph other = testing::small_model(wider);
+  const Graph other = test::small_model(wider);
   EXPECT_THROW(check_plan(plan_, other), Error);
 }
 

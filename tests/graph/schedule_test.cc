@@ -13,7 +13,7 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
+using test::Build;
 
 int64_t peak(const Graph& graph) {
   const std::vector<int64_t> alive = bytes_alive(graph, whole_bytes(graph));
@@ -77,7 +77,7 @@ TEST(OrderForMemory, LargeValuesAreMadeLateAndUsedEarly) {
   // x, large, product, second, third at once; then without large.
   EXPECT_GE(peak(b.g), 5 * 1024);
   EXPECT_LT(peak(graph), 5 * 1024);
-  testing::expect_same_outputs(b.g, graph, 0);
+  test::expect_same_outputs(b.g, graph, 0);
 }
 
 TEST(OrderForMemory, NeverMoreAndTheSameNumbers) {
@@ -109,7 +109,7 @@ TEST(OrderForMemory, NeverMoreAndTheSameNumbers) {
     EXPECT_EQ(to_string(graph), to_string(again));
     EXPECT_LE(peak(graph), peak(b.g));
     lower += peak(graph) < peak(b.g);
-    testing::expect_same_outputs(b.g, graph, 0);
+    test::expect_same_outputs(b.g, graph, 0);
   }
   EXPECT_GT(lower, 10);
 }

@@ -8,7 +8,7 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
+using test::Build;
 
 /// y = relu(x w) v, and a weight that nothing reads.
 Graph model() {

@@ -12,10 +12,10 @@
 namespace shardrun {
 namespace {
 
-using testing::Build;
-using testing::count_op;
-using testing::expect_same_outputs;
-using testing::find_op;
+using test::Build;
+using test::count_op;
+using test::expect_same_outputs;
+using test::find_op;
 
 std::string message_of(const std::function<void()>& call) {
   try {
@@ -44,7 +44,7 @@ TEST(AttachLoss, CrossEntropyByHand) {
   Graph g = logits_model();
   EXPECT_NE(attach_loss(g, "cross-entropy").find("cross-entropy"), std::string::npos);
   check_graph(g);
-  NamedTensors feeds = testing::feeds_for(g);
+  NamedTensors feeds = test::feeds_for(g);
   feeds[kTarget] = Tensor::from<int64_t>({2, 3}, {1, -100, 4, 0, -100, 2}, DType::i64);
   const std::vector<Tensor> got = evaluate_graph(g, feeds, std::vector{g.outputs[0], g.loss});
   double total = 0;
@@ -67,7 +67,7 @@ TEST(AttachLoss, CrossEntropyOfASoftmaxIsThatOfItsLogits) {
   g.outputs = {g.add("softmax", {g.outputs[0]}, {{"axis", int64_t{2}}}, "p")};
   expect_mentions(attach_loss(g, "cross-entropy"), {"the logits of the softmax"});
   check_graph(g);
-  NamedTensors feeds = testing::feeds_for(g);
+  NamedTensors feeds = test::feeds_for(g);
   feeds[kTarget] = Tensor::from<int64_t>({2, 3}, {1, 0, 4, 0, 3, 2}, DType::i64);
   const std::vector<Tensor> got = evaluate_graph(g, feeds, std::vector{g.outputs[0], g.loss});
   double total = 0;
@@ -84,7 +84,7 @@ TEST(AttachLoss, MeanSquaredErrorByHand) {
   Graph g = logits_model(false);
   attach_loss(g, "mse");
   check_graph(g);
-  const NamedTensors feeds = testing::feeds_for(g);
+  const NamedTensors feeds = test::feeds_for(g);
   const std::vector<Tensor> got = evaluate_graph(g, feeds, std::vector{g.outputs[0], g.loss});
   double total = 0;
   for (int64_t i = 0; i < 30; ++i) total += std::pow(got[0].at(i) - feeds.at(kTarget).at(i), 2);
@@ -239,7 +239,7 @@ TEST(InBf16, IsCloseToF32) {
   Graph g = small_gpt(0);
   fuse(g);
   attach_loss(g, "");
-  const NamedTensors feeds = testing::feeds_for(g);
+  const NamedTensors feeds = test::feeds_for(g);
   auto loss_and_gradient = [&](Graph graph) {
     std::vector<ValueId> wanted = differentiate(graph, graph.loss, std::vector{graph.find("q")});
     wanted.push_back(graph.loss);

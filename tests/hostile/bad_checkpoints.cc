@@ -5,7 +5,7 @@
 #include "exec/safetensors_folder.h"
 #include "tests/hostile/bad_file.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 using Json = nlohmann::json;
@@ -231,4 +231,4 @@ std::vector<BadFile> bad_safetensors() {
   return files.take();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -2,7 +2,7 @@
 #include "tests/exec/data/data_support.h"
 #include "tests/hostile/bad_file.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 /// Samples of two numbers, and one of four classes each.
@@ -253,4 +253,4 @@ std::vector<BadFile> bad_samples() {
   return out;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 struct BadFile {
   std::string name;  // for people
@@ -75,4 +75,4 @@ std::vector<BadFile> bad_arrays();
 std::vector<BadFile> bad_samples();
 std::vector<BadFile> bad_problems();
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

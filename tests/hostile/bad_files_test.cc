@@ -12,7 +12,7 @@
 #include "tests/hostile/bad_file.h"
 #include "tests/support/sanitizer.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 constexpr rlim_t kBytes = rlim_t{1} << 30, kSeconds = 10;
@@ -117,4 +117,4 @@ TEST(BadFileOfAnyReader, AreManyInAll) {
 }
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

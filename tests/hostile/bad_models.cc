@@ -5,7 +5,7 @@
 #include "tests/graph/onnx/subgraph.h"
 #include "tests/hostile/bad_file.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 void read_model(const std::string& path) {
@@ -411,4 +411,4 @@ std::vector<BadFile> bad_operators() {
   return files.take();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -5,7 +5,7 @@
 #include "planner/cost/cluster_file.h"
 #include "tests/hostile/bad_file.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 using Json = nlohmann::json;
@@ -245,4 +245,4 @@ std::vector<BadFile> bad_clusters() {
   return files.take();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

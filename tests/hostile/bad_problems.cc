@@ -2,7 +2,7 @@
 #include "planner/contest/problem_file.h"
 #include "tests/hostile/bad_file.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 /// Two nodes of two strategies in our own form, with one text in it replaced.
@@ -49,4 +49,4 @@ std::vector<BadFile> bad_problems() {
   return files.take();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

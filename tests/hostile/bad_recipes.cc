@@ -3,7 +3,7 @@
 #include "tests/graph/onnx/build.h"
 #include "tests/hostile/bad_file.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 std::string with_recipe(const std::string& recipe) {
@@ -41,4 +41,4 @@ std::vector<BadFile> bad_recipes() {
   return files.take();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -16,13 +16,13 @@
 namespace shardrun {
 namespace {
 
-using testing::kFloat;
-using testing::kInt64;
-using testing::ModelBuilder;
-using testing::set_int;
-using testing::set_ints;
-using testing::set_string;
-using testing::TemporaryFolder;
+using test::kFloat;
+using test::kInt64;
+using test::ModelBuilder;
+using test::set_int;
+using test::set_ints;
+using test::set_string;
+using test::TemporaryFolder;
 
 constexpr int64_t kAnyway = int64_t{64} << 20, kHuge = int64_t{1} << 31, kPages = int64_t{4} << 20;
 constexpr double kSeconds = 10 * test::kSlower;
@@ -117,7 +117,7 @@ Write raw_graph(const std::function<std::string()>& bytes) {
     const std::string graph = bytes();
     ModelBuilder b;
     b.model.clear_graph();
-    testing::write_bytes(path, b.model.SerializeAsString() + header(7, graph.size()) + graph);
+    test::write_bytes(path, b.model.SerializeAsString() + header(7, graph.size()) + graph);
     return path.string();
   };
 }
@@ -253,7 +253,7 @@ Write external(int count, const std::vector<int64_t>& dims, int type, int64_t by
       sum = "s" + std::to_string(i);
     }
     b.output(sum);
-    testing::write_bytes(folder / "data", "");
+    test::write_bytes(folder / "data", "");
     std::filesystem::resize_file(folder / "data", static_cast<uintmax_t>(bytes));
     return b.write(folder);
   };
@@ -373,7 +373,7 @@ std::vector<Hostile> hostile() {
     const auto path = folder / "model.onnx";
     const int64_t length = int64_t{3} << 30;
     const std::string start = header(2, static_cast<uint64_t>(length));
-    testing::write_bytes(path, start);
+    test::write_bytes(path, start);
     std::filesystem::resize_file(path, start.size() + static_cast<uintmax_t>(length));
     return path.string();
   });

@@ -222,14 +222,14 @@ TEST_F(Api, CallbacksThatThrow) {
 
 /// Said without --verbose: whose layers will not learn, and why.
 TEST_F(Api, LayersThatNoGradientReachesAreNoted) {
-  testing::ModelBuilder b;
+  test::ModelBuilder b;
   b.input("x", {3, 2});
   for (const char* name : {"enc.weight", "dec.weight"}) b.floats(name, {2, 2}, {1, 2, 3, 4});
   b.node("MatMul", {"x", "enc.weight"}, {"h"});
   b.node("Round", {"h"}, {"codes"});
   b.node("MatMul", {"codes", "dec.weight"}, {"y"});
   b.output("y");
-  testing::write_bytes(folder_ + "/rounded.onnx", b.model.SerializeAsString());
+  test::write_bytes(folder_ + "/rounded.onnx", b.model.SerializeAsString());
   World world = World::threads(1);
   ModelOptions options;
   options.loss = "mse";

@@ -14,7 +14,7 @@
 namespace shardrun {
 namespace {
 
-using testing::GoldenModel, testing::kGoldenRate, testing::kGoldenSteps, testing::relative_norm;
+using test::GoldenModel, test::kGoldenRate, test::kGoldenSteps, test::relative_norm;
 
 constexpr double kTolerance = 1e-4;
 
@@ -66,7 +66,7 @@ Tensor shaped(const Tensor& tensor, const Shape& shape) {
 
 class Golden : public ::testing::TestWithParam<Case> {
  protected:
-  const GoldenModel golden_ = testing::load_golden(GetParam().model, GetParam().exporter, "");
+  const GoldenModel golden_ = test::load_golden(GetParam().model, GetParam().exporter, "");
 
   /// Of two names of a tied weight PyTorch's exporter keeps the last, named_parameters() the first.
   std::string golden_name(const std::string& kind, const std::string& parameter) const {
@@ -131,14 +131,14 @@ TEST_P(Golden, ForwardLossAndGradients) {
 
 TEST_P(Golden, ThreeSteps) {
   const NamedTensors after =
-      testing::expect_golden_losses(testing::golden_training_graph(golden_.forward), golden_.feeds,
-                                    golden_.recorded.at("losses"), kTolerance);
+      test::expect_golden_losses(test::golden_training_graph(golden_.forward), golden_.feeds,
+                                 golden_.recorded.at("losses"), kTolerance);
   compare_parameters("after/", kTolerance,
                      [&](ValueId id) { return after.at(golden_.forward.value(id).name); });
 }
 
 TEST_P(Golden, ThreeStepsOnAMesh) {
-  const Graph graph = testing::golden_training_graph(golden_.forward);
+  const Graph graph = test::golden_training_graph(golden_.forward);
   const Mesh mesh = Mesh::parse("data=2,model=2");
   RuleCache rules;
   // Left to itself the planner may well repeat so small a model on all ranks: the last one cuts
@@ -157,7 +157,7 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
     for (const auto& [name, sharding] : options.pinned)
       EXPECT_EQ(plan.values.at(name), sharding) << name;
-    const testing::ShardedRun run = testing::run_sharded(
+    const test::ShardedRun run = test::run_sharded(
         graph, plan, std::vector<NamedTensors>(kGoldenSteps, golden_.feeds), kGoldenRate);
     for (size_t step = 0; step < kGoldenSteps; ++step) {
       const double want = golden_.recorded.at("losses").at(static_cast<int64_t>(step));

@@ -35,9 +35,9 @@ std::string graph_npz(const char* validation = "val_mask", const char* test = "t
   }
   const auto edges = static_cast<int64_t>(sources.size());
   sources.insert(sources.end(), targets.begin(), targets.end());
-  using testing::bytes_of, testing::npy;
+  using test::bytes_of, test::npy;
   const auto row = [](int64_t n) { return "(" + std::to_string(n) + ",)"; };
-  return testing::npz(
+  return test::npz(
       {{"features", npy("<f4", "(24, 6)", bytes_of(features))},
        {"labels", npy("<i8", row(kNodes), bytes_of(labels))},
        {"edge_index", npy("<i8", "(2, " + std::to_string(edges) + ")", bytes_of(sources))},
@@ -239,13 +239,13 @@ std::string ring_npz() {
     targets.push_back(target);
   }
   sources.insert(sources.end(), targets.begin(), targets.end());
-  using testing::bytes_of, testing::npy;
-  return testing::npz({{"features", npy("<f4", "(26, 6)", bytes_of(features))},
-                       {"labels", npy("<i8", "(26,)", bytes_of(labels))},
-                       {"edge_index", npy("<i8", "(2, 104)", bytes_of(sources))},
-                       {"train_mask", npy("|b1", "(26,)", masks[0])},
-                       {"val_mask", npy("|b1", "(26,)", masks[1])},
-                       {"test_mask", npy("|b1", "(26,)", masks[2])}});
+  using test::bytes_of, test::npy;
+  return test::npz({{"features", npy("<f4", "(26, 6)", bytes_of(features))},
+                    {"labels", npy("<i8", "(26,)", bytes_of(labels))},
+                    {"edge_index", npy("<i8", "(2, 104)", bytes_of(sources))},
+                    {"train_mask", npy("|b1", "(26,)", masks[0])},
+                    {"val_mask", npy("|b1", "(26,)", masks[1])},
+                    {"test_mask", npy("|b1", "(26,)", masks[2])}});
 }
 
 /// Bytes are expensive and messages are not, so that what is planned does not depend on the
@@ -358,7 +358,7 @@ TEST_F(Graphs, SparseAndDenseAreOneModel) {
 
 /// GATConv takes the self loops out with NonZero, so how many edges remain is known from the data.
 TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
-  using testing::bytes_of, testing::npy;
+  using test::bytes_of, test::npy;
   std::vector<float> x;
   std::vector<int64_t> edges, labels;
   for (int i = 0; i < 11 * 6; ++i) x.push_back(static_cast<float>((i * 7) % 5) - 2);
@@ -374,7 +374,7 @@ TEST_F(Graphs, AnExportWithSelfLoopsTrains) {
                    {"edge_index", npy("<i8", "(2, 34)", bytes_of(edges))},
                    {"labels", npy("<i8", "(11,)", bytes_of(labels))}};
     files.insert(files.end(), masks.begin(), masks.end());
-    at_->write(name, testing::npz(files));
+    at_->write(name, test::npz(files));
   };
   const auto mask = [](const std::string& bytes) { return npy("|b1", "(11,)", bytes); };
   write("loops.npz", x,
@@ -437,8 +437,8 @@ TEST_F(Graphs, BadCallsAreRefused) {
                                 "is [5, 6]"),
             std::string::npos)
       << describe(other);
-  at_->write("none.npz", testing::npz({{"features", testing::npy("<f4", "(0, 6)", "")},
-                                       {"train_mask", testing::npy("|b1", "(0,)", "")}}));
+  at_->write("none.npz", test::npz({{"features", test::npy("<f4", "(0, 6)", "")},
+                                    {"train_mask", test::npy("|b1", "(0,)", "")}}));
   const Outcome empty = at_->shardrun("train sparse.onnx --data npz:none.npz");
   EXPECT_EQ(empty.status, 2) << describe(empty);
   EXPECT_NE(

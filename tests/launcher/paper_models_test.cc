@@ -30,11 +30,11 @@ std::string ring_npz() {
       edge_features.push_back(static_cast<float>((e * 5 + k) % 9 - 4) / 4);
   }
   sources.insert(sources.end(), targets.begin(), targets.end());
-  using testing::bytes_of, testing::npy;
+  using test::bytes_of, test::npy;
   const auto shape = [](int rows, int columns) {
     return "(" + std::to_string(rows) + ", " + std::to_string(columns) + ")";
   };
-  return testing::npz(
+  return test::npz(
       {{"features", npy("<f4", shape(kNodes, kFeatures), bytes_of(features))},
        {"edge_features", npy("<f4", shape(kEdges, kEdgeFeatures), bytes_of(edge_features))},
        {"edge_index", npy("<i8", shape(2, kEdges), bytes_of(sources))},

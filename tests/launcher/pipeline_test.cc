@@ -76,9 +76,9 @@ TEST(Pipeline, EachArrowIsAFunctionOfItsName) {
   RuleCache rules;
   const Plan plan = plan_shardings(step.train, mesh, cluster, {}, rules);
 
-  testing::run_ranks(2, [&](Communicator& world) {
+  test::run_ranks(2, [&](Communicator& world) {
     const std::vector<const KernelList*> lists = {&reference_kernels()};
-    const BackendTraits traits = testing::with_kernels(traits_of(lists, false), lists);
+    const BackendTraits traits = test::with_kernels(traits_of(lists, false), lists);
     Executor executor(compile(step.train, plan, cluster, world.rank(), traits), lists, world, 1);
     executor.set_scalar(kLearningRate, 0.1);
     executor.set_scalar(kStep, 1);

@@ -15,13 +15,13 @@
 namespace shardrun {
 namespace {
 
-using testing::OnnxBytes;
+using test::OnnxBytes;
 
 class UserOps : public ::testing::Test {
  protected:
   UserOps() {
     static const bool once = [] {
-      for (const UserOp& op : testing::user_ops()) register_op(op);
+      for (const UserOp& op : test::user_ops()) register_op(op);
       return true;
     }();
     EXPECT_TRUE(once);

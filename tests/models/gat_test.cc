@@ -18,7 +18,7 @@
 namespace shardrun {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 constexpr int64_t kNodes = 7, kFeatures = 6, kClasses = 5;
 

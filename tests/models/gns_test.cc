@@ -15,7 +15,7 @@
 namespace shardrun {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 constexpr int64_t kNodes = 7, kEdges = 12, kFeatures = 3, kEdgeFeatures = 2, kLatent = 5;
 

@@ -21,7 +21,7 @@
 namespace shardrun {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 GptOptions small() {
   GptOptions o;

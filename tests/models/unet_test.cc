@@ -18,7 +18,7 @@
 namespace shardrun {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 UNetOptions tiny() {
   UNetOptions o;

@@ -13,7 +13,7 @@
 namespace shardrun {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 using Family = WideResNetOptions::Family;
 
 ::onnx::ModelProto read_model(const std::string& path) {

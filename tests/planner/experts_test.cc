@@ -8,16 +8,16 @@
 namespace shardrun {
 namespace {
 
-using testing::rules;
-using testing::ShardedRun;
+using test::rules;
+using test::ShardedRun;
 
 /// Two blocks of so many experts; some choices find no place.
 Graph mixture(int64_t experts) {
-  GptOptions o = testing::small();
+  GptOptions o = test::small();
   o.batch = 8;
   o.experts = experts;
   o.capacity = 0.75;
-  return testing::gpt_step(o);
+  return test::gpt_step(o);
 }
 
 Plan planned(const Graph& graph, const std::string& mesh, const std::vector<std::string>& tactics) {
@@ -32,19 +32,19 @@ Plan planned(const Graph& graph, const std::string& mesh, const std::vector<std:
 
 int count_of(const Graph& graph, const Plan& plan, const std::string& kind) {
   int count = 0;
-  for (const std::string& call : testing::collectives(graph, plan))
+  for (const std::string& call : test::collectives(graph, plan))
     count += call.rfind(kind + " ", 0) == 0;
   return count;
 }
 
 /// The losses of five steps are one rank's to 1e-6 of them, and bytes are those predicted.
 void expect_runs_as_one(const Graph& graph, const std::vector<Plan>& plans) {
-  const auto batches = testing::feeds(graph, 5);
-  const ShardedRun alone = testing::run_sharded(graph, planned(graph, "1", {}), batches, 1e-2);
+  const auto batches = test::feeds(graph, 5);
+  const ShardedRun alone = test::run_sharded(graph, planned(graph, "1", {}), batches, 1e-2);
   EXPECT_LT(alone.metrics[4].at("loss"), alone.metrics[0].at("loss"));
   for (const Plan& plan : plans) {
     SCOPED_TRACE(plan.mesh.to_string());
-    const ShardedRun run = testing::run_sharded(graph, plan, batches, 1e-2);
+    const ShardedRun run = test::run_sharded(graph, plan, batches, 1e-2);
     EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
     for (size_t s = 0; s < batches.size(); ++s) {
       const double loss = alone.metrics[s].at("loss");
@@ -98,7 +98,7 @@ class ExpertsOnGpus : public ::testing::Test {
     o.batch = 16;
     o.experts = experts;
     o.weights = false;
-    return testing::gpt_step(o, {}, true);
+    return test::gpt_step(o, {}, true);
   }
 };
 

@@ -13,7 +13,7 @@
 #include "kernels/reference/interpreter.h"
 #include "models/gpt.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Of the model that `write` writes to a file, which is removed again. All sizes must be set.
 /// `prepare`: further passes over the model.
@@ -70,4 +70,4 @@ inline Graph gpt_step(const GptOptions& options, const OptimizerOptions& optimiz
   return graph;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -12,7 +12,7 @@
 namespace shardrun {
 namespace {
 
-using testing::rules;
+using test::rules;
 
 const std::vector<std::string> kPlannersHere = {"ilp", "beam", "propagate"};
 
@@ -79,7 +79,7 @@ Graph two_users() {
 /// Every sharding of every weight and product as a hint: it is followed and costs nothing, or it is
 /// not and forcing it costs exactly its price.
 TEST(Hints, AreFollowedForNothingOrPriced) {
-  const Graph graph = testing::perceptron(64, {48, 96, 48});
+  const Graph graph = test::perceptron(64, {48, 96, 48});
   for (const std::string& planner : kPlannersHere) {
     const Plan without = made(graph, "m=2", {}, planner).plan;
     int followed = 0, priced = 0;
@@ -128,7 +128,7 @@ TEST(Hints, EarlierOnesWin) {
 
 /// With many hints the plan takes no longer than without, and whatever is followed holds.
 TEST(Hints, ManyAtOnce) {
-  const Graph graph = testing::perceptron(64, {48, 96, 48});
+  const Graph graph = test::perceptron(64, {48, 96, 48});
   const Plan without = made(graph, "a=2,b=2", {}).plan;
   const std::vector<std::string> texts = {"?x=[a,-]",      "?w0=[-,b]",         "?w1=[b,-]",
                                           "?x=[b,-]",      "?w0/relu=[a,b]",    "?w1/matmul=[-,-]",
@@ -143,12 +143,12 @@ TEST(Hints, ManyAtOnce) {
     followed += many.hints[h].followed;
   }
   EXPECT_LT(followed, texts.size());
-  testing::expect_losses_of_one(graph, many.plan);
+  test::expect_losses_of_one(graph, many.plan);
 }
 
 /// Of very many some groups are tried as they are, so that planning does not take forever.
 TEST(Hints, OfAWholeModel) {
-  const Graph graph = testing::perceptron(64, std::vector<int64_t>(25, 32));
+  const Graph graph = test::perceptron(64, std::vector<int64_t>(25, 32));
   PlanOptions options;
   for (int layer = 0; layer < 24; ++layer) {
     for (const char* sharding : {"[-,m]", "[m,-]", "[-,-]"})
@@ -207,7 +207,7 @@ TEST(Operands, TwoUsersOfOneValue) {
         targets.insert(str(step.source, step.out[0]));
     }
     EXPECT_GE(targets.size(), 2U) << planner;
-    testing::expect_losses_of_one(graph, plan);
+    test::expect_losses_of_one(graph, plan);
   }
 }
 
@@ -255,7 +255,7 @@ std::string cut_by(const std::string& node, int way, const std::string& axis) {
 }
 
 TEST(Ways, OfNodes) {
-  const Graph graph = testing::perceptron(64, {48, 96, 48});
+  const Graph graph = test::perceptron(64, {48, 96, 48});
   for (const std::string& planner : kPlannersHere) {
     const Plan sum =
         made(graph, "m=2", {cut_by("w0/matmul", way_of(graph, "w0/matmul", Way::kPartial), "m")},
@@ -264,7 +264,7 @@ TEST(Ways, OfNodes) {
     EXPECT_EQ(read_as(sum, "w0/matmul", 0), "[-, {m}]") << planner;
     EXPECT_EQ(read_as(sum, "w0/matmul", 1), "[{m}, -]") << planner;
     EXPECT_EQ(layout(sum, "%w0/matmul"), "[-, -] partial(sum: m)") << planner;
-    testing::expect_losses_of_one(graph, sum);
+    test::expect_losses_of_one(graph, sum);
     const Plan whole = made(graph, "m=2", {"w0/matmul()=[-]"}, planner).plan;
     EXPECT_EQ(read_as(whole, "w0/matmul", 0), "[-, -]") << planner;
     EXPECT_EQ(layout(whole, "%w0/matmul"), "[-, -]") << planner;
@@ -290,7 +290,7 @@ TEST(Ways, AreRefused) {
 
 /// A hint on a node is followed, or priced, as one on a value is.
 TEST(Ways, AsHints) {
-  const Graph graph = testing::perceptron(64, {48, 96, 48});
+  const Graph graph = test::perceptron(64, {48, 96, 48});
   const Plan without = made(graph, "m=2", {}).plan;
   int followed = 0;
   std::vector<std::string> requests = {"w1/matmul()=[-]"};

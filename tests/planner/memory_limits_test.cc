@@ -40,7 +40,7 @@ class MemoryLimits : public ::testing::Test {
   }
 
   static GptOptions model() {
-    GptOptions out = testing::small();
+    GptOptions out = test::small();
     out.layers = 1;
     out.hidden = 32;
     out.context = 32;
@@ -49,7 +49,7 @@ class MemoryLimits : public ::testing::Test {
   }
 
   const Mesh mesh_ = Mesh::parse("4");
-  const Graph graph_ = testing::gpt_step(model());
+  const Graph graph_ = test::gpt_step(model());
   int64_t least_ = 0;
 };
 

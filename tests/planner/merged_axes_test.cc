@@ -10,9 +10,9 @@
 namespace shardrun {
 namespace {
 
-using testing::gpt_step;
-using testing::rules;
-using testing::small;
+using test::gpt_step;
+using test::rules;
+using test::small;
 
 Plan plan_of(const Graph& graph, const std::string& mesh, PlanOptions options = {},
              PlanReport* report = nullptr) {
@@ -69,7 +69,7 @@ TEST(MergedAxes, PlansAreCombined) {
       EXPECT_LE(plan.seconds, plan_of(step(), merged.mesh.to_string()).seconds * (1 + 1e-4))
           << merged.mesh.to_string();
     }
-    testing::expect_trains_as_one(step(), plan);
+    test::expect_trains_as_one(step(), plan);
   }
   PlanReport five;
   (void)plan_of(step(), "2x2x2x2x2", {}, &five);
@@ -93,7 +93,7 @@ TEST(MergedAxes, WhatRunsAgainIsCut) {
   const NodePlan& node = plan.nodes.at(kAgain + "h.0.Gelu");
   EXPECT_EQ(node, first.nodes.at("h.0.Gelu"));
   EXPECT_FALSE(node.out[0].is_replicated());
-  testing::expect_trains_as_one(again, plan);
+  test::expect_trains_as_one(again, plan);
 }
 
 /// Only plans of the mesh itself are laid out and timed: values may be pinned there alone.
@@ -118,10 +118,10 @@ TEST(MergedAxes, RequestsAndTacticsHold) {
   tactics.tactics = {"batch@a", "inner@b", "weights@a", "#1@d"};
   const Plan plan = plan_of(step(), "a=2,b=2,c=2,d=2", tactics);
   EXPECT_EQ(to_string(plan.values.at("tokens"), plan.mesh), "[{a}, {d}]");
-  testing::expect_trains_as_one(step(), plan);
+  test::expect_trains_as_one(step(), plan);
   PlanOptions baseline;
   baseline.planner = "fsdp+megatron+dp+megatron";
-  testing::expect_trains_as_one(step(), plan_of(step(), "a=2,b=2,c=2,d=2", baseline));
+  test::expect_trains_as_one(step(), plan_of(step(), "a=2,b=2,c=2,d=2", baseline));
 }
 
 }  // namespace

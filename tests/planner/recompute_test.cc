@@ -27,7 +27,7 @@ Graph gpt() {
   options.context = 8;
   options.batch = 6;
   options.dropout = 0.2;
-  return testing::gpt_step(options);
+  return test::gpt_step(options);
 }
 
 Graph wide_resnet() {
@@ -39,8 +39,8 @@ Graph wide_resnet() {
   options.classes = 3;
   options.batch = 12;
   options.dropout = 0.3;
-  return testing::written_step([&](const std::string& path) { write_wide_resnet(options, path); },
-                               "cross-entropy");
+  return test::written_step([&](const std::string& path) { write_wide_resnet(options, path); },
+                            "cross-entropy");
 }
 
 Graph gat() {
@@ -50,8 +50,8 @@ Graph gat() {
   options.edges = 160;
   options.features = 5;
   options.dropout = options.attention_dropout = 0.4;
-  return testing::written_step([&](const std::string& path) { write_gat(options, path); },
-                               "cross-entropy");
+  return test::written_step([&](const std::string& path) { write_gat(options, path); },
+                            "cross-entropy");
 }
 
 int64_t peak(const Graph& graph) {

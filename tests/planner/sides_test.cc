@@ -108,7 +108,7 @@ TEST(Sides, GiveTheOptionOfEveryOp) {
       for (const Way& way : ways) {
         for (const Side& side : sides_of(way)) sides.push_back(side);
       }
-      const std::string what = testing::describe(*def, sample);
+      const std::string what = test::describe(*def, sample);
       for (const Side& side : sides) {
         Way taken;
         bool unresolved = false;

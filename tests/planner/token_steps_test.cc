@@ -21,7 +21,7 @@
 namespace shardrun {
 namespace {
 
-using testing::NamedTensors;
+using test::NamedTensors;
 
 RuleCache& rules() {
   static RuleCache cache;

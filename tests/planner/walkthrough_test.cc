@@ -39,7 +39,7 @@ Plan plan_of(const Graph& graph, const std::string& mesh,
   options.planner = "propagate";
   options.requests = requests;
   const Plan plan =
-      plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, testing::rules());
+      plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, test::rules());
   check_plan(plan, graph);
   return plan;
 }
@@ -122,7 +122,7 @@ TEST(Walkthrough, AnnotationsOnTensors) {
   std::stringstream golden;
   golden << in.rdbuf();
   EXPECT_EQ(text, golden.str());
-  testing::expect_losses_of_one(graph, plan);
+  test::expect_losses_of_one(graph, plan);
 }
 
 /// The same Program, bit for bit, for every rank of eight.
@@ -138,7 +138,7 @@ TEST(Walkthrough, OptionsOnOperations) {
   }
   EXPECT_EQ(materialised(graph, operations),
             materialised(graph, plan_of(graph, "m=2", kOnTensors)));
-  testing::expect_losses_of_one(graph, operations);
+  test::expect_losses_of_one(graph, operations);
 }
 
 }  // namespace

@@ -181,7 +181,7 @@ int places(const Program& p) {
 TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
   GptOptions o;
   o.layers = 3, o.hidden = 24, o.heads = 2, o.vocab = 31, o.context = 6, o.batch = 7;
-  const Graph graph = testing::gpt_step(o, {}, false);
+  const Graph graph = test::gpt_step(o, {}, false);
   RuleCache rules;
   for (const char* text : {"2", "3", "2x2"}) {
     const Mesh mesh = Mesh::parse(text);

@@ -166,7 +166,7 @@ struct Whole {
 TEST(CombineCollectives, OfAModelOnEveryRank) {
   GptOptions o;
   o.layers = 2, o.hidden = 24, o.heads = 2, o.vocab = 31, o.context = 6, o.batch = 7;
-  const Graph graph = testing::gpt_step(o, {}, false);
+  const Graph graph = test::gpt_step(o, {}, false);
   RuleCache rules;
   for (const Whole& whole : {Whole{"2", "dp"},
                              {"3", "dp"},
@@ -213,7 +213,7 @@ TEST(CombineCollectives, OfAModelOnEveryRank) {
 TEST(CombineCollectives, TheSearchKnowsWhatGoesTogether) {
   GptOptions o;
   o.layers = 2, o.hidden = 24, o.heads = 2, o.vocab = 31, o.context = 6, o.batch = 8;
-  const Graph graph = testing::gpt_step(o, {}, false);
+  const Graph graph = test::gpt_step(o, {}, false);
   RuleCache rules;
   PlanOptions options;
   options.planner = "dp";

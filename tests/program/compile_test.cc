@@ -13,7 +13,7 @@ namespace {
 Graph gpt() {
   GptOptions o;
   o.layers = 1, o.hidden = 8, o.heads = 2, o.vocab = 11, o.context = 4, o.batch = 2;
-  return testing::gpt_step(o, {}, true);
+  return test::gpt_step(o, {}, true);
 }
 
 const std::vector<std::string> kAll = {
@@ -22,7 +22,7 @@ const std::vector<std::string> kAll = {
 
 TEST(Compile, RunsItsPassesInOrderAndStopsAfterAny) {
   const Graph graph = gpt();
-  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const Plan plan = test::replicated_plan(graph, Mesh::parse("2"));
   const std::vector<std::string_view> names = compile_passes();
   EXPECT_EQ(std::vector<std::string>(names.begin(), names.end()), kAll);
   for (size_t last = 0; last < kAll.size(); ++last) {
@@ -47,7 +47,7 @@ TEST(Compile, RunsItsPassesInOrderAndStopsAfterAny) {
 
 TEST(Compile, NamesThePassesWhereOneIsUnknown) {
   const Graph graph = gpt();
-  const Plan plan = testing::replicated_plan(graph, Mesh());
+  const Plan plan = test::replicated_plan(graph, Mesh());
   try {
     compile(graph, plan, Cluster{}, 0, {}, {.stop_after = "fuse_pattersn"});
     ADD_FAILURE() << "was taken";
@@ -60,7 +60,7 @@ TEST(Compile, NamesThePassesWhereOneIsUnknown) {
 
 TEST(Compile, LeavesEveryNodeAStepOfItsOwnForAReplay) {
   const Graph graph = gpt();
-  const Plan plan = testing::replicated_plan(graph, Mesh());
+  const Plan plan = test::replicated_plan(graph, Mesh());
   const Program all = compile(graph, plan, Cluster{}, 0, {}, {.steps = Steps::all}),
                 fused = compile(graph, plan, Cluster{}, 0, {});
   EXPECT_EQ(all.steps.size(), graph.nodes().size());
@@ -70,7 +70,7 @@ TEST(Compile, LeavesEveryNodeAStepOfItsOwnForAReplay) {
 /// A backend may refuse what a pass offers it.
 TEST(Compile, AsksTheBackend) {
   const Graph graph = gpt();
-  const Plan plan = testing::replicated_plan(graph, Mesh());
+  const Plan plan = test::replicated_plan(graph, Mesh());
   const BackendTraits refuses{
       .takes = [](const Node&, const auto&, const auto&) { return false; },
       .runs_alike = [](const KernelCall&, const KernelCall&) { return false; }};
@@ -85,7 +85,7 @@ TEST(Compile, AsksTheBackend) {
 /// One program of each class of ranks is what compile makes of any of them.
 TEST(Compile, MakesOfAllRanksWhatItMakesOfOne) {
   const Graph graph = gpt();
-  const Plan plan = testing::random_plan(graph, Mesh::parse("a=2,b=2"), 5);
+  const Plan plan = test::random_plan(graph, Mesh::parse("a=2,b=2"), 5);
   const BackendTraits traits;
   const Cluster cluster = host_cluster();
   PlanPrograms programs(graph, plan, cluster, traits);

@@ -20,7 +20,7 @@ int count(const Program& p, const std::string& op) {
 }
 
 Program of(const Graph& g, bool together, const RunsAlike& takes = nullptr) {
-  Plan plan = testing::replicated_plan(g, Mesh());
+  Plan plan = test::replicated_plan(g, Mesh());
   plan.keep_casts = true;
   Program p = compile(g, plan, Cluster{}, 0, {.runs_alike = takes},
                       {.stop_after = together ? "fuse_updates" : "keep_casts"});
@@ -40,7 +40,7 @@ Program of(const Graph& g, bool together, const RunsAlike& takes = nullptr) {
 Graph gpt(const OptimizerOptions& optimizer, bool bf16) {
   GptOptions o;
   o.layers = 1, o.hidden = 8, o.heads = 2, o.vocab = 11, o.context = 4, o.batch = 2;
-  return testing::gpt_step(o, optimizer, bf16);
+  return test::gpt_step(o, optimizer, bf16);
 }
 
 TEST(FuseUpdates, AllOfAModelAreOne) {
@@ -209,11 +209,11 @@ TEST(FuseUpdates, LeavesASumThatOthersRead) {
 TEST(FuseUpdates, LeavesWhatTheSingleOnesWould) {
   for (const char* kind : {"adamw", "sgd"}) {
     for (const bool bf16 : {false, true}) {
-      testing::ModelOptions o;
+      test::ModelOptions o;
       o.optimizer.kind = kind;
       o.optimizer.weight_decay = 0.1;
       o.bf16 = bf16;
-      const Graph g = testing::small_model(o);
+      const Graph g = test::small_model(o);
       const KernelList* lists[] = {&reference_kernels()};
       const auto train = [&](bool together) {
         auto world = make_local_communicators(1);

@@ -44,7 +44,7 @@ struct FusedProgram {
   ValueId narrow(ValueId value) {
     return g.add("cast", {value}, {{"to", std::string("bf16")}}, g.value(value).name + "/bf16");
   }
-  void start_plan() { plan = testing::replicated_plan(g, mesh); }
+  void start_plan() { plan = test::replicated_plan(g, mesh); }
   /// w - lr (…) w of a gradient that is fed.
   void update(ValueId w, Phase phase = Phase::update) {
     const ValueId grad = batch("grad", g.type(w));

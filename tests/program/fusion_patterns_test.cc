@@ -372,7 +372,7 @@ TEST(FusePatterns, AsksWhetherTheBackendTakesIt) {
 
 /// How many steps of each kind a model's training step has.
 std::map<std::string, int> joined_kinds(const Graph& graph) {
-  Program program = Partition(graph, testing::replicated_plan(graph, Mesh()), Cluster{}).program(0);
+  Program program = Partition(graph, test::replicated_plan(graph, Mesh()), Cluster{}).program(0);
   fuse_patterns(program);
   std::map<std::string, int> out;
   for (const Step& s : program.steps) ++out[s.node.op];
@@ -382,13 +382,13 @@ std::map<std::string, int> joined_kinds(const Graph& graph) {
 TEST(FusePatterns, JoinsTheModelsProducts) {
   GptOptions gpt;
   gpt.layers = 2, gpt.hidden = 16, gpt.heads = 2, gpt.vocab = 11, gpt.context = 8, gpt.batch = 2;
-  const auto of_gpt = joined_kinds(testing::gpt_step(gpt));
+  const auto of_gpt = joined_kinds(test::gpt_step(gpt));
   // Forward qkv, projection with residual, fc and the second with residual; backward fc's gradient
   // through GELU, of each layer.
   EXPECT_GE(of_gpt.at("matmul_post"), 2 * 5);
   EXPECT_EQ(of_gpt.count("gelu_grad"), 0u);
   gpt.dropout = 0.1;
-  const auto dropped = joined_kinds(testing::gpt_step(gpt));
+  const auto dropped = joined_kinds(test::gpt_step(gpt));
   EXPECT_GE(dropped.at("matmul_post"), 2 * 5);
   // Of the embedding and, backward, of each branch and the embedding.
   EXPECT_LE(dropped.at("dropout"), 2 + 2 * 2);
@@ -396,7 +396,7 @@ TEST(FusePatterns, JoinsTheModelsProducts) {
   WideResNetOptions images;
   images.family = WideResNetOptions::Family::cifar;
   images.layers = 10, images.width = 1, images.image = 8, images.classes = 4, images.batch = 2;
-  const auto of_images = joined_kinds(testing::written_step(
+  const auto of_images = joined_kinds(test::written_step(
       [&](const std::string& path) { write_wide_resnet(images, path); }, "cross-entropy"));
   EXPECT_EQ(of_images.at("matmul_post"), 2);  // the head and its bias, and their gradients
   // Each block's residual; backward, where the shortcut is a convolution, the sum of its gradient

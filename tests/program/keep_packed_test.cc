@@ -46,7 +46,7 @@ struct Fixture {
 
   /// Forward the kernel wants blocks of channels in pairs, backward none.
   Program packed(const Program* training = nullptr, bool update_packs = true) const {
-    Program p = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+    Program p = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
     keep_packed(
         p,
         [](const KernelCall& call) -> std::optional<WeightLayout> {
@@ -144,7 +144,7 @@ TEST(KeepPacked, OfProductsOverMicroBatches) {
                    {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
     g.updates[w] = next[0];
     g.updates[buffer] = next[1];
-    Program p = Partition(g, testing::replicated_plan(g, Mesh()), Cluster{}).program(0);
+    Program p = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
     keep_packed(p, [](const KernelCall&) { return WeightLayout::parse("BA16a64b2a"); });
     place_memory(p, nullptr, nullptr);
     check_memory(p);

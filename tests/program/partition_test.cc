@@ -8,7 +8,7 @@
 namespace shardrun {
 namespace {
 
-using testing::replicated_plan;
+using test::replicated_plan;
 
 std::string kinds(const Program& p) {
   std::string out;
@@ -306,11 +306,11 @@ TEST(Partition, NamesWhatThePlanLacks) {
 }
 
 TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
-  const Graph g = testing::small_model({});
+  const Graph g = test::small_model({});
   for (const char* text : {"3", "2x2", "2x2x2"}) {
     const Mesh mesh = Mesh::parse(text);
     for (uint32_t seed = 0; seed < 20; ++seed) {
-      const Plan plan = testing::random_plan(g, mesh, seed);
+      const Plan plan = test::random_plan(g, mesh, seed);
       Cluster cluster;
       cluster.collectives = seed % 2 == 0 ? Collectives::together : Collectives::apart;
       const Program first = Partition(g, plan, cluster).program(0);

@@ -63,8 +63,8 @@ extern "C" int dnnl_memory_set_data_handle_v2(void* memory, void* handle, void* 
   return behind<int(void*, void*, void*)>("dnnl_memory_set_data_handle_v2", memory, handle, stream);
 }
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 int64_t allocations() { return count; }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

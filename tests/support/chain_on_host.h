@@ -8,7 +8,7 @@
 
 #include "kernels/element_chain.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 inline void run_chain(const ElementChain& chain, std::span<const TensorView> in,
                       std::span<const TensorView> out) {
@@ -37,4 +37,4 @@ inline bool fuses(const std::string& op) {
   return some.count(op) > 0;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

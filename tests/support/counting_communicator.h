@@ -9,7 +9,7 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Calls of one rank that change data, by kind, and the bytes that it gives to the others in them:
 /// each piece once for every rank that needs it, an all_reduce as a reduce_scatter and an
@@ -99,4 +99,4 @@ class CountingCommunicator : public Communicator {
   CommunicatorCalls& calls_;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

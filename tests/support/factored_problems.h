@@ -6,7 +6,7 @@
 
 #include "planner/solver/factored_problem.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// A layered graph of `count` nodes whose edges see a few rows and columns of shared matrices.
 inline FactoredProblem random_problem(int count, uint64_t seed, bool with_claims = false,
@@ -75,4 +75,4 @@ inline double optimum_within(const FactoredProblem& problem, int64_t limit) {
   return best;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -21,7 +21,7 @@
 #include "tests/support/chain_on_host.h"
 #include "tests/support/pointer_access.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// All far memory of the process: closed, so that a read or write of it ends the test, but while
 /// somebody on a device works.
@@ -348,4 +348,4 @@ class LazyCommunicator final : public Communicator {
   FarDevice& device_;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -10,7 +10,7 @@
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 std::string golden(const std::string& file) { return std::string(SHARDRUN_GOLDEN) + "/" + file; }
@@ -129,4 +129,4 @@ NamedTensors expect_golden_losses(const Graph& training, const NamedTensors& fee
   return after;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -7,7 +7,7 @@
 #include "graph/passes/fusion/fuse.h"
 #include "tests/support/sharded_run.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Steps, learning rate and optimizer of make_golden.py's record.
 inline constexpr int kGoldenSteps = 3;
@@ -60,4 +60,4 @@ Graph golden_training_graph(const Graph& forward, double weight_decay = 0.1);
 NamedTensors expect_golden_losses(const Graph& training, const NamedTensors& feeds,
                                   const Tensor& losses, double tolerance);
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -4,7 +4,7 @@
 #include "exec/executor.h"
 #include "program/compile.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 inline BackendTraits with_kernels(BackendTraits traits, std::span<const KernelList* const> lists) {
   const StepNeeds needs(lists);
@@ -15,4 +15,4 @@ inline BackendTraits with_kernels(BackendTraits traits, std::span<const KernelLi
   return traits;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// A message on the wire: varints (type 0), fixed 32-bit numbers (5) and everything else (2).
 class Bytes {
@@ -130,4 +130,4 @@ class OnnxBytes {
   std::map<std::string, uint64_t> domains_;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

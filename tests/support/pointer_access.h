@@ -7,7 +7,7 @@
 
 #include "collectives/nccl/peer_communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 class PointerAccess : public PeerAccess {
  public:
@@ -28,4 +28,4 @@ class PointerAccess : public PeerAccess {
   Device& device_;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -15,7 +15,7 @@
 #include "program/compile.h"
 #include "tests/support/counting_communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 Tensor cut(const Tensor& global, const Box& box) {
   Tensor out({global.dtype(), box_shape(box)});
@@ -133,4 +133,4 @@ ShardedRun run_sharded(const Graph& graph, const Plan& plan, const std::vector<N
   return result;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -9,7 +9,7 @@
 #include "graph/plan.h"
 #include "planner/cost/cluster.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 using NamedTensors = std::map<std::string, Tensor>;
 
@@ -32,4 +32,4 @@ Tensor cut(const Tensor& global, const Box& box);
 /// max |a - b| / max |b|, both over all elements; infinity where types differ.
 double relative_difference(const Tensor& a, const Tensor& b);
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -11,7 +11,7 @@
 #include "kernels/kernel.h"
 #include "planner/rules/numbered_rows.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 using Coordinates = std::vector<int64_t>;
@@ -368,4 +368,4 @@ std::vector<Strategy> strategies_of(const Sampled& s, const Mesh& mesh, const Cl
                               });
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -12,7 +12,7 @@
 #include "planner/rules/trial.h"
 #include "planner/space/strategy.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// What a rank makes of its shard of the operands.
 using RunShard = std::function<std::vector<Tensor>(const Node&, std::span<const Tensor>)>;
@@ -46,4 +46,4 @@ Sampled sampled(const OpDef& op, size_t sample, RuleCache& rules, uint64_t seed,
 std::vector<Strategy> strategies_of(const Sampled& sample, const Mesh& mesh,
                                     const Cluster& cluster);
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 using Infos = std::vector<TensorInfo>;
@@ -224,4 +224,4 @@ std::vector<UserOp> user_ops() {
   return {swish(), affine(), affine_grad(), row_max(), lookup(), clamp10(), halves(), sign()};
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

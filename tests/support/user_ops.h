@@ -3,7 +3,7 @@
 
 #include "shardrun/op.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// acme::Swish        element-wise, attribute beta, gradient as a kernel
 /// acme::Affine       x [.., k] times w [k, n] plus b [n], gradient as another op
@@ -15,4 +15,4 @@ namespace shardrun::testing {
 /// acme::Sign         no gradient
 std::vector<UserOp> user_ops();
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -4,7 +4,7 @@
 #include "tests/support/user_ops.h"
 #include "user_op/user_op.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 std::vector<OpDef::Sample> samples(const std::string& name) {
@@ -35,4 +35,4 @@ const ::testing::Environment* const kEnvironment =
     ::testing::AddGlobalTestEnvironment(new WithUserOps);
 
 }  // namespace
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -189,7 +189,7 @@ const ModelAndPlan& SimulatedRows::planned(const MeasuredRow& row) {
   write_model(row, path);
   ModelOptions options;
   options.batch = row.micro_batch * row.dp, options.dtype = settings_.dtype;
-  options.accumulate = row.micro_batches == 1 ? 1 : 2;  // of more the program is the same
+  options.accumulate = row.micro_batches == 1 ? 1 : 2;  // more of them run the same program
   PlanRequest request;
   request.cluster = cluster_of(row), request.with_evaluation = false;
   request.memory_bytes = kAnyMemory;

@@ -15,14 +15,14 @@
 namespace shardrun {
 namespace {
 
-using testing::StateValue;
-using testing::TemporaryFolder;
+using test::StateValue;
+using test::TemporaryFolder;
 using Json = nlohmann::json;
 
 const std::vector<StateValue> kValues = {{"w", {DType::f32, {6, 4}}},
                                          {"b", {DType::f32, {4}}},
                                          {"adam_m/w", {DType::f32, {6, 4}}, {}, Role::state}};
-const testing::Shardings kShardings = {{{0}, {}}, {{}}, {{}, {0}}};
+const test::Shardings kShardings = {{{0}, {}}, {{}}, {{}, {0}}};
 const Mesh& mesh() {
   static const Mesh mesh = Mesh::parse("a=2");
   return mesh;
@@ -31,8 +31,8 @@ const Mesh& mesh() {
 /// `filled`: with numbers; else as a resumed run finds it.
 void on_ranks(bool filled, const std::function<void(Executor&, Communicator&)>& body,
               const std::vector<StateValue>& values = kValues) {
-  testing::run_ranks(2, [&](Communicator& comm) {
-    Executor executor(testing::state_program(values, mesh(), kShardings, comm.rank()),
+  test::run_ranks(2, [&](Communicator& comm) {
+    Executor executor(test::state_program(values, mesh(), kShardings, comm.rank()),
                       std::array{&reference_kernels()}, comm, 0, nullptr, filled);
     body(executor, comm);
   });
@@ -61,7 +61,7 @@ std::string refusal(const std::string& path) {
   std::string said = "(read)";
   try {
     const Checkpoint checkpoint = Checkpoint::open(path);
-    const Program program = testing::state_program(kValues, mesh(), kShardings, 0);
+    const Program program = test::state_program(kValues, mesh(), kShardings, 0);
     check_holds(checkpoint.manifest(), kept_values(program.bindings), Holds::all, path);
     std::vector<std::string> by_rank(2, "(read)");
     on_ranks(false, [&](Executor& executor, Communicator& comm) {

@@ -11,8 +11,8 @@
 namespace shardrun {
 namespace {
 
-using testing::Shardings;
-using testing::StateValue;
+using test::Shardings;
+using test::StateValue;
 
 std::string text(const Box& box) {
   std::string out;
@@ -140,12 +140,12 @@ TEST(FileOfRank, EveryByteOnce) {
   for (const char* name : {"1", "a=2", "a=3", "a=2,b=2", "a=5", "a=2,b=3", "a=2,b=2,c=2"}) {
     const Mesh mesh = std::string(name) == "1" ? Mesh() : Mesh::parse(name);
     for (int trial = 0; trial < 10; ++trial) {
-      const Shardings shardings = testing::random_shardings(kValues, mesh, random);
+      const Shardings shardings = test::random_shardings(kValues, mesh, random);
       std::map<std::string, std::vector<int>> written;
       for (const StateValue& v : kValues)
         written[v.name].resize(static_cast<size_t>(element_count(v.type.shape)));
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-        const Program program = testing::state_program(kValues, mesh, shardings, rank);
+        const Program program = test::state_program(kValues, mesh, shardings, rank);
         const RankFile file = file_of_rank(program.bindings, mesh, rank);
         int64_t at = static_cast<int64_t>(file.header.size());
         for (const Piece& piece : file.pieces) {
@@ -179,7 +179,7 @@ TEST(FileOfRank, ReplicasShareTheWork) {
   const Shardings whole = {{{}, {}}, {{}}, {{}, {}}};
   int64_t least = 1 << 30, most = 0, all = 0;
   for (int64_t rank = 0; rank < 8; ++rank) {
-    const Program program = testing::state_program(values, mesh, whole, rank);
+    const Program program = test::state_program(values, mesh, whole, rank);
     const RankFile file = file_of_rank(program.bindings, mesh, rank);
     const int64_t bytes = file.bytes - static_cast<int64_t>(file.header.size());
     least = std::min(least, bytes);
@@ -192,7 +192,7 @@ TEST(FileOfRank, ReplicasShareTheWork) {
 
 TEST(FileOfRank, NamesWhatItCannotKeep) {
   const Mesh mesh = Mesh::parse("a=2");
-  Program program = testing::state_program({{"w", {DType::f32, {4}}}}, mesh, {{{}}}, 0);
+  Program program = test::state_program({{"w", {DType::f32, {4}}}}, mesh, {{{}}}, 0);
   program.bindings[0].sharding.partial = {{0, ReduceOp::sum}};
   try {
     file_of_rank(program.bindings, mesh, 0);

@@ -18,10 +18,10 @@
 namespace shardrun {
 namespace {
 
-using testing::FaultyStorage;
-using testing::Shardings;
-using testing::StateValue;
-using testing::TemporaryFolder;
+using test::FaultyStorage;
+using test::Shardings;
+using test::StateValue;
+using test::TemporaryFolder;
 
 const std::vector<StateValue> kValues = {
     {"w", {DType::f32, {37, 10}}},
@@ -51,7 +51,7 @@ class Rank {
  public:
   Rank(const std::vector<StateValue>& values, const Mesh& mesh, const Shardings& shardings,
        Communicator& comm, bool filled, Device& device = host_device())
-      : executor_(testing::state_program(values, mesh, shardings, comm.rank()),
+      : executor_(test::state_program(values, mesh, shardings, comm.rank()),
                   std::array{&reference_kernels()}, comm, 0, nullptr, filled, device) {}
   Executor& executor() { return executor_; }
 
@@ -64,7 +64,7 @@ std::vector<Saved> save(const std::string& folder, const Mesh& mesh, const Shard
                         int64_t step, bool asynchronous = true, Storage& storage = disk(),
                         int64_t keep = 0) {
   std::vector<Saved> out(static_cast<size_t>(mesh.size()));
-  testing::run_ranks(static_cast<int>(mesh.size()), [&](Communicator& comm) {
+  test::run_ranks(static_cast<int>(mesh.size()), [&](Communicator& comm) {
     Rank rank(kValues, mesh, shardings, comm, true);
     CheckpointWriter writer(rank.executor(), comm, {folder, keep, asynchronous}, storage);
     std::optional<Saved> saved = writer.save(step, {{"lr", 0.5}});
@@ -86,14 +86,13 @@ std::vector<int64_t> restore(const std::string& path, const Mesh& mesh, const Sh
   std::vector<int64_t> read(static_cast<size_t>(mesh.size()));
   const Checkpoint checkpoint = Checkpoint::open(path);
   EXPECT_EQ(checkpoint.manifest().run, nlohmann::json({{"lr", 0.5}}));
-  testing::run_ranks(static_cast<int>(mesh.size()), [&](Communicator& comm) {
+  test::run_ranks(static_cast<int>(mesh.size()), [&](Communicator& comm) {
     Rank rank(values, mesh, shardings, comm, false);
     read[static_cast<size_t>(comm.rank())] = checkpoint.restore(rank.executor(), comm).bytes;
     for (size_t i = 0; i < values.size(); ++i) {
       const Binding& b = rank.executor().program().bindings[i];
       if (!is_kept(b.role, b.zeroed_each_step)) continue;
-      EXPECT_TRUE(
-          testing::equal_bytes(rank.executor().read(b), testing::expected_shard(values[i], b)))
+      EXPECT_TRUE(test::equal_bytes(rank.executor().read(b), test::expected_shard(values[i], b)))
           << "rank " << comm.rank() << " of " << mesh.to_string() << ": " << b.name;
     }
   });
@@ -109,13 +108,13 @@ TEST(CheckpointWriter, AnyMeshReadsWhatAnyMeshWrote) {
     const Mesh from = mesh_of(meshes[random() % meshes.size()]),
                to = mesh_of(meshes[random() % meshes.size()]);
     SCOPED_TRACE(str("trial ", trial, ": ", from.to_string(), " to ", to.to_string()));
-    const std::vector<Saved> saved = save(
-        folder.path(), from, testing::random_shardings(kValues, from, random), 5, trial % 2 == 0);
+    const std::vector<Saved> saved =
+        save(folder.path(), from, test::random_shardings(kValues, from, random), 5, trial % 2 == 0);
     expect_whole(saved);
     EXPECT_EQ(saved[0].path, folder / "step-00000005");
     for (const Saved& of : saved) EXPECT_EQ(of.bytes, saved[0].bytes);
     Checkpoint::open(saved[0].path).verify();
-    restore(saved[0].path, to, testing::random_shardings(kValues, to, random));
+    restore(saved[0].path, to, test::random_shardings(kValues, to, random));
   }
 }
 
@@ -126,7 +125,7 @@ TEST(CheckpointWriter, LargeTensors) {
   for (const bool asynchronous : {true, false}) {
     const TemporaryFolder folder("checkpoints");
     const Mesh from = Mesh::parse("a=3"), to = Mesh::parse("a=2");
-    testing::run_ranks(3, [&](Communicator& comm) {
+    test::run_ranks(3, [&](Communicator& comm) {
       Rank rank(values, from, {{{0}, {}}, {{}, {}, {0}}}, comm, true);
       CheckpointWriter writer(rank.executor(), comm, {folder.path(), 0, asynchronous});
       std::optional<Saved> saved = writer.save(1, {{"lr", 0.5}});
@@ -151,7 +150,7 @@ TEST(CheckpointReader, ReadsTheBytesOfItsShardsAlone) {
   const std::vector<StateValue> values = {{"w", {DType::f32, {16, 8192}}},
                                           {"v", {DType::f32, {64, 100}}}};
   const TemporaryFolder folder("checkpoints");
-  testing::run_ranks(4, [&](Communicator& comm) {
+  test::run_ranks(4, [&](Communicator& comm) {
     Rank rank(values, Mesh::parse("a=4"), {{{0}, {}}, {{}, {}}}, comm, true);
     CheckpointWriter writer(rank.executor(), comm, {folder.path()});
     writer.save(1, {{"lr", 0.5}});
@@ -173,7 +172,7 @@ TEST(CheckpointReader, ReadsTheBytesOfItsShardsAlone) {
 TEST(CheckpointReader, SkipsNoLessThanAPage) {
   const std::vector<StateValue> values = {{"w", {DType::f32, {100, 64}}}};
   const TemporaryFolder folder("checkpoints");
-  testing::run_ranks(1, [&](Communicator& comm) {
+  test::run_ranks(1, [&](Communicator& comm) {
     Rank rank(values, Mesh(), {{{}, {}}}, comm, true);
     CheckpointWriter writer(rank.executor(), comm, {folder.path()});
     writer.save(1, {{"lr", 0.5}});
@@ -202,7 +201,7 @@ TEST(CheckpointWriter, EveryRanksFileIsSafetensors) {
   EXPECT_EQ(places["qkv#2"]["saved_offsets"], nlohmann::json({0, 6}));
   std::vector<char> half(9 * 2 * 3 * 2);
   Checkpoint::open(path).read("half", full_box({9, 2, 3}), half.data());
-  const Source wanted = testing::numbered(kValues.back());
+  const Source wanted = test::numbered(kValues.back());
   EXPECT_EQ(std::memcmp(half.data(), wanted.data.data(), half.size()), 0);
 }
 
@@ -211,7 +210,7 @@ TEST(CheckpointWriter, SavesTheStateOfTheMoment) {
   const TemporaryFolder folder("checkpoints");
   const Mesh mesh = Mesh::parse("a=2");
   const Shardings whole = whole_shardings();
-  testing::run_ranks(2, [&](Communicator& comm) {
+  test::run_ranks(2, [&](Communicator& comm) {
     Rank rank(kValues, mesh, whole, comm, true);
     CheckpointWriter writer(rank.executor(), comm, {folder.path(), 0, true});
     EXPECT_FALSE(writer.save(1, {{"lr", 0.5}}));
@@ -231,12 +230,12 @@ TEST(CheckpointWriter, OfADevice) {
   std::minstd_rand random(9);
   for (int trial = 0; trial < 6; ++trial) {
     const TemporaryFolder folder("checkpoints");
-    const Shardings shardings = testing::random_shardings(kValues, mesh, random);
+    const Shardings shardings = test::random_shardings(kValues, mesh, random);
     const auto far = [&](const std::function<void(Executor&, Communicator&)>& body, bool filled) {
-      testing::run_ranks(2, [&](Communicator& host) {
-        testing::FarDevice device, at_once;
+      test::run_ranks(2, [&](Communicator& host) {
+        test::FarDevice device, at_once;
         const std::unique_ptr<Communicator> peers =
-            make_peer_communicator(host, std::make_shared<testing::FarAccess>(at_once));
+            make_peer_communicator(host, std::make_shared<test::FarAccess>(at_once));
         Rank rank(kValues, mesh, shardings, *peers, filled, device);
         body(rank.executor(), host);
       });
@@ -249,15 +248,14 @@ TEST(CheckpointWriter, OfADevice) {
           EXPECT_EQ(saved->failure, "");
         },
         true);
-    restore(folder / "step-00000001", Mesh(), testing::random_shardings(kValues, Mesh(), random));
+    restore(folder / "step-00000001", Mesh(), test::random_shardings(kValues, Mesh(), random));
     far(
         [&](Executor& executor, Communicator& host) {
           Checkpoint::open(folder / "step-00000001").restore(executor, host);
           for (size_t i = 0; i < kValues.size(); ++i) {
             const Binding& b = executor.program().bindings[i];
             if (!is_kept(b.role, b.zeroed_each_step)) continue;
-            EXPECT_TRUE(
-                testing::equal_bytes(executor.read(b), testing::expected_shard(kValues[i], b)))
+            EXPECT_TRUE(test::equal_bytes(executor.read(b), test::expected_shard(kValues[i], b)))
                 << b.name;
           }
         },
@@ -268,7 +266,7 @@ TEST(CheckpointWriter, OfADevice) {
 TEST(CheckpointWriter, TakesTheMemoryThatIsCounted) {
   const Mesh mesh = Mesh::parse("a=2");
   const Program program =
-      testing::state_program({{"w", {DType::f32, {4096, 4096}}}}, mesh, {{{}, {}}}, 0);
+      test::state_program({{"w", {DType::f32, {4096, 4096}}}}, mesh, {{{}, {}}}, 0);
   const int64_t file = file_of_rank(program.bindings, mesh, 0).bytes;
   EXPECT_NEAR(static_cast<double>(file), 32 << 20, 1000);
   EXPECT_EQ(CheckpointWriter::memory_bytes(program.bindings, mesh, 0, true),
@@ -389,7 +387,7 @@ TEST(CheckpointWriter, OneFullDiskEndsTheAttemptOfAll) {
   const TemporaryFolder folder("full");
   const Mesh mesh = Mesh::parse("a=4");
   const Shardings whole = whole_shardings();
-  testing::run_ranks(4, [&](Communicator& comm) {
+  test::run_ranks(4, [&](Communicator& comm) {
     Rank rank(kValues, mesh, whole, comm, true);
     FaultyStorage full;
     full.fails = comm.rank() == 2 ? 1 : -1;  // its first write

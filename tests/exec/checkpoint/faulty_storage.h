@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "exec/checkpoint/storage.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// The disk behind a counter of calls. `fails` throws what a full disk says at one call. `dies`:
 /// that call does half of its work, and nothing is done any more, as if all processes had been
@@ -104,4 +104,4 @@ class FaultyStorage final : public Storage {
   bool dead_ = false;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -15,7 +15,7 @@
 #include "tests/planner/gpt_step.h"
 #include "tests/support/kernel_traits.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 namespace {
 
 constexpr uint32_t kSeed = 11;
@@ -272,4 +272,4 @@ void check_flips_are_found(Communicator& world, int flips) {
   }
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

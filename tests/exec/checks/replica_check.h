@@ -3,7 +3,7 @@
 
 #include "collectives/communicator.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// Under plans for `world`'s ranks, with `flips` of each kind: in a parameter or state between
 /// steps, in any value between two operations that use it, and in the result of a collective on its
@@ -11,4 +11,4 @@ namespace shardrun::testing {
 /// one are let pass and keep their losses, bit for bit. Every rank of `world` calls it.
 void check_flips_are_found(Communicator& world, int flips);
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

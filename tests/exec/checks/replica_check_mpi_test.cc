@@ -7,7 +7,7 @@
 namespace shardrun {
 namespace {
 
-TEST(MpiReplicaCheck, FindsEveryFlip) { testing::check_flips_are_found(testing::mpi_world(), 100); }
+TEST(MpiReplicaCheck, FindsEveryFlip) { test::check_flips_are_found(test::mpi_world(), 100); }
 
 }  // namespace
 }  // namespace shardrun

@@ -11,8 +11,7 @@ namespace {
 TEST(ReplicaCheck, FindsEveryFlip) {
   for (const int ranks : {2, 3, 4}) {
     SCOPED_TRACE(ranks);
-    testing::run_ranks(ranks,
-                       [](Communicator& world) { testing::check_flips_are_found(world, 25); });
+    test::run_ranks(ranks, [](Communicator& world) { test::check_flips_are_found(world, 25); });
   }
 }
 

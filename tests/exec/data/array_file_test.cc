@@ -15,9 +15,9 @@
 namespace shardrun {
 namespace {
 
-using testing::error_of;
+using test::error_of;
 
-class ArrayFileTest : public testing::DataTest {
+class ArrayFileTest : public test::DataTest {
  protected:
   std::string at(const std::string& name) const { return (folder_ / name).string(); }
 };

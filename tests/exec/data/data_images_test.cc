@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-using namespace testing;  // NOLINT: the fixture and its helpers
+using namespace test;  // NOLINT: the fixture and its helpers
 
 std::string big_endian(uint32_t value) {
   std::string out;

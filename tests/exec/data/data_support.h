@@ -16,7 +16,7 @@
 #include "base/tensor.h"
 #include "exec/data/data.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 using BatchRole = BatchField::Role;
 
@@ -172,4 +172,4 @@ inline std::string npz(const std::vector<std::pair<std::string, std::string>>& f
   return out;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

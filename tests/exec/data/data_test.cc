@@ -13,7 +13,7 @@
 namespace shardrun {
 namespace {
 
-using namespace testing;  // NOLINT: the fixture and its helpers
+using namespace test;  // NOLINT: the fixture and its helpers
 
 std::string golden(const std::string& name) {
   // Written by numpy.savez_compressed and numpy.savez: x = arange(40, float32).reshape(10, 4) / 4,

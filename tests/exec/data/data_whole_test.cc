@@ -7,7 +7,7 @@
 namespace shardrun {
 namespace {
 
-using namespace testing;  // NOLINT: the fixture and its helpers
+using namespace test;  // NOLINT: the fixture and its helpers
 
 constexpr int64_t kNodes = 5, kEdges = 6;
 

@@ -10,8 +10,8 @@
 namespace shardrun {
 namespace {
 
-using testing::ModelBuilder;
-using testing::TemporaryFolder;
+using test::ModelBuilder;
+using test::TemporaryFolder;
 
 std::string refusal(const std::string& mesh, const DeviceSharding& spec, size_t rank = 2) {
   try {

@@ -9,7 +9,7 @@
 
 #include "onnx-ml.pb.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 inline constexpr int kFloat = 1, kInt64 = 7;
 
@@ -136,4 +136,4 @@ void add_metadata(Proto* info, const std::string& key, const std::string& value)
   entry->set_value(value);
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

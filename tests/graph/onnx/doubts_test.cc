@@ -10,9 +10,9 @@
 namespace shardrun {
 namespace {
 
-using testing::ModelBuilder;
+using test::ModelBuilder;
 
-class OnnxDoubts : public testing::ImportTest {
+class OnnxDoubts : public test::ImportTest {
  protected:
   int notes(const std::string& text) const {
     return static_cast<int>(std::count_if(
@@ -41,7 +41,7 @@ std::vector<float> numbers(size_t count, float first = 1) {
 TEST(CustomFunctions, AreThoseThatAStackTraceAppliesAndThenIsInForward) {
   auto functions = [](const std::string& trace) {
     ::onnx::NodeProto node;
-    testing::add_metadata(&node, "pkg.torch.onnx.stack_trace", trace);
+    test::add_metadata(&node, "pkg.torch.onnx.stack_trace", trace);
     return importer::custom_functions(node);
   };
   const std::string frame = "  File \"model.py\", line 7, in ";
@@ -64,9 +64,9 @@ TEST_F(OnnxDoubts, CustomFunctionsAreNoted) {
   ModelBuilder b = pytorch();
   b.floats("a.weight", {2, 2}, numbers(4));
   b.node("MatMul", {"x", "a.weight"}, {"h"});
-  testing::add_metadata(&b.node("Neg", {"h"}, {"y"}), "pkg.torch.onnx.stack_trace",
-                        "File \"m.py\", line 1, in forward\n    Scale.apply(h)\n  File \"m.py\", "
-                        "line 5, in forward\n    return -x");
+  test::add_metadata(&b.node("Neg", {"h"}, {"y"}), "pkg.torch.onnx.stack_trace",
+                     "File \"m.py\", line 1, in forward\n    Scale.apply(h)\n  File \"m.py\", "
+                     "line 5, in forward\n    return -x");
   b.output("y");
   import(b);
   EXPECT_EQ(notes("the forward() of the custom functions 'Scale.apply', not their backward()"), 1);
@@ -131,8 +131,8 @@ TEST_F(OnnxDoubts, OlderExportsBuffersAndLostDetachesAreOneNote) {
   EXPECT_EQ(notes("optimize=False"), 1);
   // The newer exporter tells both.
   auto* info = b.graph().add_value_info();
-  ModelBuilder::set_info(info, "a.weight", {2, 2}, testing::kFloat);
-  testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+  ModelBuilder::set_info(info, "a.weight", {2, 2}, test::kFloat);
+  test::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
   import(b);
   EXPECT_EQ(notes("this exporter"), 0);
 }
@@ -151,8 +151,8 @@ TEST_F(OnnxDoubts, PositionsThatMayStandStill) {
     b.output("y");
     for (const char* name : {"a.weight", "positions.weight"}) {
       auto* info = b.graph().add_value_info();
-      ModelBuilder::set_info(info, name, {}, testing::kFloat);
-      testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
+      ModelBuilder::set_info(info, name, {}, test::kFloat);
+      test::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "PARAMETER");
     }
     return b;
   };
@@ -193,7 +193,7 @@ TEST_F(OnnxDoubts, OlderExportsMayHaveLostThatAMaskAdds) {
   b.output("y");
   import(b);
   EXPECT_EQ(notes("'ScatterND_5' assigns where a mask is true, also where PyTorch adds"), 1);
-  testing::set_string(scatter, "reduction", "add");
+  test::set_string(scatter, "reduction", "add");
   import(b);
   EXPECT_EQ(notes("where a mask is true"), 0);
 }

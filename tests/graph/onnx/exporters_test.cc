@@ -15,17 +15,17 @@
 namespace shardrun {
 namespace {
 
-using testing::GoldenModel, testing::kGoldenSteps;
-using testing::ModelBuilder;
+using test::GoldenModel, test::kGoldenSteps;
+using test::ModelBuilder;
 
 constexpr double kTolerance = 1e-4;
 
 /// As make_exporters.py's.
-Graph training_graph(const Graph& forward) { return testing::golden_training_graph(forward, 0); }
+Graph training_graph(const Graph& forward) { return test::golden_training_graph(forward, 0); }
 
 /// Losses, and running averages thereafter, of three steps by the reference kernels.
 void expect_three_steps(const GoldenModel& model, const std::string& form) {
-  const NamedTensors after = testing::expect_golden_losses(
+  const NamedTensors after = test::expect_golden_losses(
       training_graph(model.forward), model.feeds, model.recorded.at("losses/" + form), kTolerance);
   if (form == "training")
     model.compare("stats/", kTolerance, [&](const std::string& name) { return after.at(name); });
@@ -34,7 +34,7 @@ void expect_three_steps(const GoldenModel& model, const std::string& form) {
 GoldenModel load(const std::string& model, const std::string& exporter,
                  ImportOptions options = {}) {
   options.batch = 4;
-  return testing::load_golden(model, exporter, "cross-entropy", options);
+  return test::load_golden(model, exporter, "cross-entropy", options);
 }
 
 TEST(OnnxExporters, KerasThroughTf2onnx) {
@@ -70,8 +70,8 @@ TEST(OnnxExporters, KerasThroughJax2onnxOnAMesh) {
   options.planner = "dp";
   RuleCache rules;
   const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-  const testing::ShardedRun run =
-      testing::run_sharded(graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), 1e-2);
+  const test::ShardedRun run =
+      test::run_sharded(graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), 1e-2);
   for (int step = 0; step < kGoldenSteps; ++step) {
     EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"),
                 model.recorded.at("losses/training").at(step), kTolerance)
@@ -79,7 +79,7 @@ TEST(OnnxExporters, KerasThroughJax2onnxOnAMesh) {
   }
 }
 
-class OnnxExporterFiles : public testing::ImportTest {
+class OnnxExporterFiles : public test::ImportTest {
  protected:
   bool trains(const std::string& name) const {
     return std::any_of(report.parameters.begin(), report.parameters.end(),
@@ -115,7 +115,7 @@ TEST_F(OnnxExporterFiles, BiasesOfFreshLstmsAreMergedToo) {
   for (const float last : {1.0F, 0.5F}) {
     ModelBuilder b = dense();
     b.floats("B0__12", {3}, {0, 1, last});
-    testing::set_int(b.node("Concat", {"y", "product"}, {"wide"}), "axis", 1);
+    test::set_int(b.node("Concat", {"y", "product"}, {"wide"}), "axis", 1);
     b.floats("m/dense_1/Cast/ReadVariableOp:0", {4, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3});
     b.node("MatMul", {"wide", "m/dense_1/Cast/ReadVariableOp:0"}, {"three"});
     b.node("Add", {"three", "B0__12"}, {"once"});
@@ -186,7 +186,7 @@ TEST_F(OnnxExporterFiles, LiftedVariablesAreWeights) {
   b.node("MatMul", {"x", "lifted_tensor_0"}, {"y"});
   b.output("y");
   auto* info = b.graph().add_value_info();
-  ModelBuilder::set_info(info, "lifted_tensor_0", {2, 2}, testing::kFloat);
+  ModelBuilder::set_info(info, "lifted_tensor_0", {2, 2}, test::kFloat);
   auto* kind = info->add_metadata_props();
   kind->set_key("pkg.torch.export.graph_signature.InputSpec.kind");
   kind->set_value("CONSTANT_TENSOR");
@@ -198,7 +198,7 @@ TEST_F(OnnxExporterFiles, LiftedVariablesAreWeights) {
   b.node("MatMul", {"y", "weight"}, {"z"});
   b.graph().mutable_output(0)->set_name("z");
   info = b.graph().add_value_info();
-  ModelBuilder::set_info(info, "weight", {2, 2}, testing::kFloat);
+  ModelBuilder::set_info(info, "weight", {2, 2}, test::kFloat);
   kind = info->add_metadata_props();
   kind->set_key("pkg.torch.export.graph_signature.InputSpec.kind");
   kind->set_value("PARAMETER");
@@ -288,7 +288,7 @@ TEST_F(OnnxExporterFiles, ALayerOfTensorFlowHasOneBias) {
     b.floats("R", {1, 4, 1}, {4, 3, 2, 1});
     b.floats("B", {1, 8}, {0.1F, 0.2F, 0.3F, 0.4F, 0, 0, 0, 0});
     auto& lstm = b.node("LSTM", {"x", "W", "R", "B"}, {"y"});
-    testing::set_int(lstm, "hidden_size", 1);
+    test::set_int(lstm, "hidden_size", 1);
     b.output("y");
     Graph graph = import(b);
     attach_loss(graph, "mse");
@@ -314,8 +314,8 @@ TEST_F(OnnxExporterFiles, WhatTf2onnxPassesOn) {
   b.node("Erfc", {"x"}, {"erfc"});
   b.node("Expm1", {"x"}, {"expm1"});
   auto& resize = b.node("Resize", {"x", "", "scales"}, {"resized"});
-  testing::set_string(resize, "coordinate_transformation_mode", "tf_half_pixel_for_nn");
-  testing::set_string(resize, "nearest_mode", "floor");
+  test::set_string(resize, "coordinate_transformation_mode", "tf_half_pixel_for_nn");
+  test::set_string(resize, "nearest_mode", "floor");
   for (const char* name : {"erfc", "expm1", "resized"}) b.output(name);
   const Graph graph = import(b);
   const NamedTensors feeds = {{"x", Tensor::from<float>({1, 1, 3, 1}, {-0.5F, 0, 2}, DType::f32)}};
@@ -338,7 +338,7 @@ TEST_F(OnnxExporterFiles, ReverseSequenceOfKnownAndOfGivenLengths) {
     if (known) {
       b.ints("lengths", {3, 3});
     } else {
-      b.input("lengths", {2}, testing::kInt64);
+      b.input("lengths", {2}, test::kInt64);
     }
     b.floats("w", {2}, {1, 10});
     b.node("Mul", {"x", "w"}, {"scaled"});

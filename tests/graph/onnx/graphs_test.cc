@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-using testing::GoldenModel;
+using test::GoldenModel;
 
 constexpr double kTolerance = 1e-4;
 
@@ -26,7 +26,7 @@ std::string name_of(const ::testing::TestParamInfo<Case>& info) {
 GoldenModel load(const Case& c) {
   ImportOptions options;
   if (c.model == std::string("gat_conv")) options.dims = {{"nodes", 11}, {"edges", 34}};
-  return testing::load_golden(c.model, c.exporter, "cross-entropy", options);
+  return test::load_golden(c.model, c.exporter, "cross-entropy", options);
 }
 
 class OnnxGraphs : public ::testing::TestWithParam<Case> {};
@@ -63,7 +63,7 @@ class OnnxGraphsOnMeshes : public ::testing::TestWithParam<Case> {};
 /// last.
 TEST_P(OnnxGraphsOnMeshes, ThreeSteps) {
   const GoldenModel model = load(GetParam());
-  const Graph graph = testing::golden_training_graph(model.forward);
+  const Graph graph = test::golden_training_graph(model.forward);
   RuleCache rules;
   for (const char* text : {"nodes=3", "nodes=2,heads=2"}) {
     const Mesh mesh = Mesh::parse(text);
@@ -82,10 +82,10 @@ TEST_P(OnnxGraphsOnMeshes, ThreeSteps) {
       options.pinned[value.name] = sharding;
     }
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-    const testing::ShardedRun run = testing::run_sharded(
-        graph, plan, std::vector<testing::NamedTensors>(testing::kGoldenSteps, model.feeds),
-        testing::kGoldenRate);
-    for (int step = 0; step < testing::kGoldenSteps; ++step) {
+    const test::ShardedRun run = test::run_sharded(
+        graph, plan, std::vector<test::NamedTensors>(test::kGoldenSteps, model.feeds),
+        test::kGoldenRate);
+    for (int step = 0; step < test::kGoldenSteps; ++step) {
       EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step),
                   kTolerance * model.loss(step))
           << text << ", step " << step + 1;

@@ -10,11 +10,11 @@
 namespace shardrun {
 namespace {
 
-using testing::kFloat;
-using testing::kInt64;
-using testing::ModelBuilder;
-using testing::TemporaryFolder;
-using testing::write_bytes;
+using test::kFloat;
+using test::kInt64;
+using test::ModelBuilder;
+using test::TemporaryFolder;
+using test::write_bytes;
 
 class OnnxHostile : public ::testing::Test {
  protected:
@@ -224,12 +224,12 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   foreign.graph().mutable_node(0)->set_domain("com.microsoft");
   expect_refused(foreign, "op com.microsoft::Add is not supported", ErrorKind::unsupported);
   ModelBuilder attribute = adder();
-  testing::set_int(*attribute.graph().mutable_node(0), "broadcast", 1);
+  test::set_int(*attribute.graph().mutable_node(0), "broadcast", 1);
   expect_refused(attribute, "node 0 'Add_0': op Add (opset 17): attribute 'broadcast'",
                  ErrorKind::unsupported);
   ModelBuilder value(20);
   value.input("x", {2});
-  testing::set_string(value.node("Gelu", {"x"}, {"y"}), "approximate", "quick");
+  test::set_string(value.node("Gelu", {"x"}, {"y"}), "approximate", "quick");
   value.output("y", {2});
   expect_refused(value, "attribute approximate='quick' is not supported", ErrorKind::unsupported);
 }
@@ -364,7 +364,7 @@ TEST_F(OnnxHostile, HugeShapesInNodesDoNotAllocate) {
     image.input("x", {1, 1, 1, 1 << 20});
     image.ints("sizes", {1, 1, stretched ? 1 << 30 : 1 << 24, 1});
     auto& node = image.node("Resize", {"x", "", "", "sizes"}, {"y"});
-    testing::set_string(node, "keep_aspect_ratio_policy", policy);
+    test::set_string(node, "keep_aspect_ratio_policy", policy);
     image.output("y");
     expect_refused(image, stretched ? "size is 1073741824" : "scale is 1.67772e+07");
   }

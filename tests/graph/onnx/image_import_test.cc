@@ -12,13 +12,13 @@
 namespace shardrun {
 namespace {
 
-using testing::ModelBuilder;
-using testing::set_int;
-using testing::set_ints;
-using testing::set_string;
+using test::ModelBuilder;
+using test::set_int;
+using test::set_ints;
+using test::set_string;
 using Ints = std::vector<int64_t>;
 
-class OnnxImageImport : public testing::ImportTest {
+class OnnxImageImport : public test::ImportTest {
  protected:
   void expect_refusal(const ModelBuilder& b, const std::string& part) {
     const std::string said = refusal(b);
@@ -143,7 +143,7 @@ TEST_F(OnnxImageImport, RefusesOtherImages) {
 
   // Weights between 0 and 1 are no integers.
   ModelBuilder whole(17);
-  whole.input("x", {1, 1, 4, 4}, testing::kInt64);
+  whole.input("x", {1, 1, 4, 4}, test::kInt64);
   whole.floats("scales", {4}, {1, 1, 2, 2});
   set_string(whole.node("Resize", {"x", "", "scales"}, {"y"}), "mode", "linear");
   whole.output("y");
@@ -263,7 +263,7 @@ TEST_F(OnnxImageImport, StatisticsOfTheLastBatchAloneAreNoted) {
   ModelBuilder b = norm_model(17, {"y", "m", "v"});
   import(b);
   EXPECT_FALSE(noted("momentum"));
-  testing::set_float(*b.graph().mutable_node(0), "momentum", 0);
+  test::set_float(*b.graph().mutable_node(0), "momentum", 0);
   import(b);
   EXPECT_TRUE(noted("'BatchNormalization_0' was exported with momentum 0"));
 }
@@ -286,9 +286,9 @@ TEST_F(OnnxImageImport, WeightsMergedWithStatisticsAreRefusedOrSplit) {
   b.output("y");
   for (const char* name : {"ones", "zeros"}) {
     auto* info = b.graph().add_value_info();
-    ModelBuilder::set_info(info, name, {2}, testing::kFloat);
-    testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "BUFFER");
-    testing::add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "[]");
+    ModelBuilder::set_info(info, name, {2}, test::kFloat);
+    test::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "BUFFER");
+    test::add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "[]");
   }
   expect_refusal(b, "they would train as one");
   options.shared = ImportOptions::Shared::split;
@@ -313,9 +313,9 @@ TEST_F(OnnxImageImport, StatisticsMergedWithEachOtherAreTwoAgain) {
   }
   b.output("yb");
   auto* info = b.graph().add_value_info();
-  ModelBuilder::set_info(info, "zeros", {2}, testing::kFloat);
-  testing::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "BUFFER");
-  testing::add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "[]");
+  ModelBuilder::set_info(info, "zeros", {2}, test::kFloat);
+  test::add_metadata(info, "pkg.torch.export.graph_signature.InputSpec.kind", "BUFFER");
+  test::add_metadata(info, "pkg.onnxscript.optimizer.folded_from", "[]");
   options.mode = ImportOptions::Mode::train;
   const Graph graph = import(b);
   EXPECT_EQ(graph.with_role(Role::parameter).size(), 4u);

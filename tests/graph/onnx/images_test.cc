@@ -12,7 +12,7 @@
 namespace shardrun {
 namespace {
 
-using testing::GoldenModel, testing::relative_norm, testing::kGoldenSteps;
+using test::GoldenModel, test::relative_norm, test::kGoldenSteps;
 
 constexpr double kTolerance = 1e-4;
 // On meshes, where sums run in another order. Fifty layers of batch statistics over four images
@@ -23,7 +23,7 @@ constexpr double kSmallRate = 1e-4, kFloatTolerance = 3e-4;
 
 GoldenModel load(const std::string& model, const std::string& exporter,
                  const ImportOptions& options = {}) {
-  return testing::load_golden(model, exporter, model == "wrn" ? "cross-entropy" : "", options);
+  return test::load_golden(model, exporter, model == "wrn" ? "cross-entropy" : "", options);
 }
 
 struct Case {
@@ -64,7 +64,7 @@ class OnnxImagesOnMeshes : public ::testing::TestWithParam<Case> {};
 
 TEST_P(OnnxImagesOnMeshes, ThreeSteps) {
   const GoldenModel model = load(GetParam());
-  const Graph graph = testing::golden_training_graph(model.forward);
+  const Graph graph = test::golden_training_graph(model.forward);
   Interpreter reference(graph);
   std::vector<double> losses;
   for (int step = 1; step <= kGoldenSteps; ++step) {
@@ -90,7 +90,7 @@ TEST_P(OnnxImagesOnMeshes, ThreeSteps) {
       options.pinned[value.name] = sharding;
     }
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-    const testing::ShardedRun run = testing::run_sharded(
+    const test::ShardedRun run = test::run_sharded(
         graph, plan, std::vector<NamedTensors>(kGoldenSteps, model.feeds), kSmallRate);
     for (size_t step = 0; step < losses.size(); ++step) {
       EXPECT_NEAR(run.metrics[step].at("loss"), losses[step], kTolerance * losses[step])

@@ -14,14 +14,14 @@
 namespace shardrun {
 namespace {
 
-using testing::add_metadata;
-using testing::kFloat;
-using testing::kInt64;
-using testing::ModelBuilder;
+using test::add_metadata;
+using test::kFloat;
+using test::kInt64;
+using test::ModelBuilder;
 
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 
-class OnnxImport : public testing::ImportTest {
+class OnnxImport : public test::ImportTest {
  protected:
   const ImportReport::Parameter* parameter(const std::string& name) const {
     for (const auto& p : report.parameters) {
@@ -48,11 +48,11 @@ ModelBuilder sweep_model(int64_t opset) {
   auto& reduce = b.node(
       "ReduceMean",
       opset >= 18 ? std::vector<std::string>{"s", "axis1"} : std::vector<std::string>{"s"}, {"m"});
-  if (opset < 18) testing::set_ints(reduce, "axes", {1});
+  if (opset < 18) test::set_ints(reduce, "axes", {1});
   b.node("Sub", {"x", "m"}, {"d"});
   b.node("Reshape", {"d", "shape"}, {"r"});  // [2, 2, 2]
   b.node("Pad", {"r", "pads"}, {"p"});       // [2, 4, 2]
-  testing::set_int(b.node("Split", {"p", "sizes"}, {"p0", "p1", "p2"}), "axis", 1);
+  test::set_int(b.node("Split", {"p", "sizes"}, {"p0", "p1", "p2"}), "axis", 1);
   b.node("Unsqueeze", {"x", "axis1"}, {"u"});  // [2, 1, 4]
   b.node("Squeeze", {"u", "axis1"}, {"q"});
   b.node("Slice", {"q", "starts", "ends", "axis1"}, {"l"});  // [2, 3]
@@ -60,7 +60,7 @@ ModelBuilder sweep_model(int64_t opset) {
   b.node("Shape", {"p0"}, {"dims"});
   b.node("Expand", {"t", "shape3"}, {"e"});
   b.ints("shape3", {2, 2, 2});
-  testing::set_int(b.node("Concat", {"p0", "e"}, {"y"}), "axis", 1);
+  test::set_int(b.node("Concat", {"p0", "e"}, {"y"}), "axis", 1);
   b.node("Cast", {"dims"}, {"c"}).add_attribute()->set_name("to");
   auto* to = b.graph().mutable_node(b.graph().node_size() - 1)->mutable_attribute(0);
   to->set_type(::onnx::AttributeProto::INT);
@@ -125,7 +125,7 @@ TEST_F(OnnxImport, ShapeArithmeticFolds) {
   b.node("Shape", {"x"}, {"s"});
   b.node("Gather", {"s", "zero"}, {"n"});
   b.node("Mul", {"n", "two"}, {"n2"});
-  testing::set_int(b.node("Concat", {"n2", "rest"}, {"to"}), "axis", 0);
+  test::set_int(b.node("Concat", {"n2", "rest"}, {"to"}), "axis", 0);
   b.node("Reshape", {"x", "to"}, {"y"});
   b.output("y");
   options.batch = 3;
@@ -148,7 +148,7 @@ ModelBuilder weights_model() {
   b.node("Add", {"c", "b"}, {"d"});
   b.node("Greater", {"d", "limit"}, {"mask"});
   b.node("Where", {"mask", "d", "c"}, {"e"});
-  testing::set_int(b.node("ReduceMean", {"e"}, {"loss"}), "keepdims", 0);
+  test::set_int(b.node("ReduceMean", {"e"}, {"loss"}), "keepdims", 0);
   b.output("loss");
   return b;
 }
@@ -205,7 +205,7 @@ TEST_F(OnnxImport, SingleNumbersThatLayersUseTrain) {
     b.node("Add", {"mask", "m"}, {"h"});
     b.node("Gemm", {"h", "head", "mask_head"}, {"g"});
     b.node("MatMul", {"g", "last"}, {"y"});
-    testing::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+    test::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
     b.output("loss");
     import(b);
     for (const char* name :
@@ -232,7 +232,7 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
     b.floats("onnx::Mul_7", {}, {3});
     b.floats("const_8", {}, {3});
     b.node("Pow", {"x", "two.weight"}, {"squares"});
-    testing::set_ints(b.node("ReduceMean", {"squares"}, {"m"}), "axes", {1});
+    test::set_ints(b.node("ReduceMean", {"squares"}, {"m"}), "axes", {1});
     b.node("Add", {"m", "norm.eps"}, {"e"});
     b.node("Sqrt", {"e"}, {"s"});
     b.node("Div", {"x", "s"}, {"d"});
@@ -243,7 +243,7 @@ TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
     b.node("Greater", {"x", "m"}, {"mask"});
     b.node("Identity", {"attn.masked_bias"}, {"fill"});
     b.node("Where", {"mask", "g", "fill"}, {"y"});
-    testing::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
+    test::set_int(b.node("ReduceMean", {"y"}, {"loss"}), "keepdims", 0);
     b.output("loss");
     import(b);
     std::map<std::string, std::string> why;
@@ -285,7 +285,7 @@ TEST_F(OnnxImport, WhatOperatorsHaveToKnowIsConstant) {
     b.floats("high.weight", {}, {1});
     b.ints("pads", {0, 0, 1, 1, 0, 0, 1, 1});
     b.node("Conv", {"x", "w"}, {"c"});
-    testing::set_string(b.node("Resize", {"c", "", "scales"}, {"r"}), "mode", "nearest");
+    test::set_string(b.node("Resize", {"c", "", "scales"}, {"r"}), "mode", "nearest");
     b.node("Pad", {"r", "pads", "pad.weight"}, {"p"});
     b.node("Clip", {"p", "low.weight", "high.weight"}, {"y"});
     if (shared) b.node("Mul", {"scales", "scales"}, {"squares"});
@@ -613,7 +613,7 @@ TEST_F(OnnxImport, FunctionsAreInlinedWithTheirAttributes) {
   b.input("x", {2, 2});
   auto& call = b.node("f", {"x"}, {"y"});
   call.set_domain("mine");
-  testing::set_int(call, "axis", 0);
+  test::set_int(call, "axis", 0);
   b.output("y", {2, 2});
   const Tensor y = evaluate_graph(import(b), {{"x", floats({2, 2}, {-1, 2, 0, 2})}})[0];
   for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(y.at(i), 0.5, 1e-6);  // columns (0, 0) and (2, 2)
@@ -624,7 +624,7 @@ TEST_F(OnnxImport, SequencesOfConstantPositionsDissolve) {
   b.input("x", {2, 6});
   b.ints("size", {2}, true);
   b.ints("at", {-1}, true);
-  testing::set_int(b.node("SplitToSequence", {"x", "size"}, {"s"}), "axis", 1);
+  test::set_int(b.node("SplitToSequence", {"x", "size"}, {"s"}), "axis", 1);
   b.node("SequenceAt", {"s", "at"}, {"y"});
   b.output("y", {2, 2});
   const Tensor y =
@@ -645,13 +645,13 @@ TEST_F(OnnxImport, Einsums) {
     ModelBuilder b;
     b.input("x", {2, 3});
     b.input("z", {3, 2});
-    testing::set_string(b.node("Einsum", {"x", "z"}, {"y"}), "equation", c.equation);
+    test::set_string(b.node("Einsum", {"x", "z"}, {"y"}), "equation", c.equation);
     b.output("y");
     EXPECT_EQ(evaluate_graph(import(b), {{"x", x}, {"z", z}})[0].to_ints(), c.want) << c.equation;
   }
   ModelBuilder one;
   one.input("x", {2, 3});
-  testing::set_string(one.node("Einsum", {"x"}, {"y"}), "equation", "ij->j");
+  test::set_string(one.node("Einsum", {"x"}, {"y"}), "equation", "ij->j");
   one.output("y");
   EXPECT_EQ(evaluate_graph(import(one), {{"x", x}})[0].to_ints(), (std::vector<int64_t>{5, 7, 9}));
   // A mixture of experts: the gate [i, e] goes in before the weights, which make a larger product.
@@ -659,7 +659,7 @@ TEST_F(OnnxImport, Einsums) {
   three.input("x", {2, 3});
   three.input("w", {3, 4, 5});
   three.input("gate", {2, 3});
-  testing::set_string(three.node("Einsum", {"x", "w", "gate"}, {"y"}), "equation", "ie,eab,ie->ia");
+  test::set_string(three.node("Einsum", {"x", "w", "gate"}, {"y"}), "equation", "ie,eab,ie->ia");
   three.output("y");
   const Graph graph = import(three);
   std::vector<float> w(3 * 4 * 5);

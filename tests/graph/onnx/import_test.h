@@ -10,7 +10,7 @@
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/build.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 class ImportTest : public ::testing::Test {
  protected:
@@ -42,4 +42,4 @@ class ImportTest : public ::testing::Test {
   }
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-using testing::kFloat, testing::kInt64, testing::ModelBuilder;
+using test::kFloat, test::kInt64, test::ModelBuilder;
 
 // ---- the loss
 

@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-using testing::GoldenModel;
+using test::GoldenModel;
 
 constexpr double kTolerance = 1e-4;
 
@@ -26,7 +26,7 @@ class Lost : public ::testing::TestWithParam<Case> {};
 /// Weights that the exporter folded a transposition into have lost their names; the losses show
 /// what becomes of them.
 TEST_P(Lost, LossGradientsAndThreeSteps) {
-  const GoldenModel model = testing::load_golden(GetParam().model, GetParam().exporter, "");
+  const GoldenModel model = test::load_golden(GetParam().model, GetParam().exporter, "");
   Graph graph = model.forward;
   std::vector<ValueId> named;
   for (ValueId id : graph.with_role(Role::parameter)) {
@@ -39,11 +39,11 @@ TEST_P(Lost, LossGradientsAndThreeSteps) {
   const std::vector<Tensor> gradients = evaluate_graph(graph, model.feeds, wanted);
   for (size_t i = 0; i < named.size(); ++i) {
     const std::string name = "grad/" + graph.value(named[i]).name;
-    EXPECT_LE(testing::relative_norm(gradients[i], model.recorded.at(name)), kTolerance) << name;
+    EXPECT_LE(test::relative_norm(gradients[i], model.recorded.at(name)), kTolerance) << name;
   }
   const NamedTensors after =
-      testing::expect_golden_losses(testing::golden_training_graph(model.forward), model.feeds,
-                                    model.recorded.at("losses"), kTolerance);
+      test::expect_golden_losses(test::golden_training_graph(model.forward), model.feeds,
+                                 model.recorded.at("losses"), kTolerance);
   if (!model.forward.updates.empty())
     model.compare("stats/", kTolerance, [&](const std::string& name) { return after.at(name); });
 }
@@ -58,31 +58,30 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// One note says what was applied, whatever the number of nodes.
 TEST(LostArguments, AreNotedOnce) {
-  const GoldenModel model = testing::load_golden("losses", "dynamo", "");
+  const GoldenModel model = test::load_golden("losses", "dynamo", "");
   EXPECT_TRUE(model.noted("applied as PyTorch was called"));
   EXPECT_TRUE(model.noted("label_smoothing=0.25 of 'node_cross_entropy_loss_3'"));
   EXPECT_TRUE(model.noted("label_smoothing=0.1 of 'node_cross_entropy_loss' and 2 more"));
   EXPECT_EQ(model.report.notes.size(), 1u);
 }
 
-class LostEpsilon : public testing::ImportTest {};
+class LostEpsilon : public test::ImportTest {};
 
 /// x / sqrt(x^2 + 1e-8), of which the optimiser leaves x / sqrt(x^2); with an equal sum in its
 /// place nothing is lost.
 TEST_F(LostEpsilon, TakenForZeroIsNoted) {
   const auto warns = [&](const std::string& made, const std::string& wanted) {
-    testing::ModelBuilder b;
+    test::ModelBuilder b;
     b.input("x", {4, 3});
     const auto call = [](const std::string& op, const std::string& args) {
       return "%" + op + " : [num_users=1] = call_function[target=torch.ops.aten." + op +
              ".default](args = (" + args + "), kwargs = {})";
     };
     const std::string root = call("rsqrt", "%" + wanted + ",");
-    testing::add_metadata(&b.node("Mul", {"x", "x"}, {made}), "pkg.torch.onnx.fx_node",
-                          call(made, "%x, %x"));
-    testing::add_metadata(&b.node("Sqrt", {made}, {"val_1"}), "pkg.torch.onnx.fx_node", root);
-    testing::add_metadata(&b.node("Reciprocal", {"val_1"}, {"rsqrt"}), "pkg.torch.onnx.fx_node",
-                          root);
+    test::add_metadata(&b.node("Mul", {"x", "x"}, {made}), "pkg.torch.onnx.fx_node",
+                       call(made, "%x, %x"));
+    test::add_metadata(&b.node("Sqrt", {made}, {"val_1"}), "pkg.torch.onnx.fx_node", root);
+    test::add_metadata(&b.node("Reciprocal", {"val_1"}, {"rsqrt"}), "pkg.torch.onnx.fx_node", root);
     b.output("rsqrt", {4, 3});
     import(b);
     return noted("'rsqrt' was called with a sum that the optimiser");
@@ -93,7 +92,7 @@ TEST_F(LostEpsilon, TakenForZeroIsNoted) {
 }
 
 TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
-  const GoldenModel model = testing::load_golden("lost_fresh", "dynamo_default", "");
+  const GoldenModel model = test::load_golden("lost_fresh", "dynamo_default", "");
   EXPECT_TRUE(
       model.noted("biases of zeros that the exporter removed train again: 'conv.bias', "
                   "'transposed.bias', 'depthwise.bias' and 2 more"));
@@ -102,11 +101,11 @@ TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
                   "'pool.running_mean', 'pool.running_var', 'groups.1.weight' and 21 more"));
   EXPECT_TRUE(
       model.noted("nothing in the graph reads the parameters 'unused.bias', 'unused.weight'"));
-  const GoldenModel whole = testing::load_golden("lost_fresh", "dynamo", "");
+  const GoldenModel whole = test::load_golden("lost_fresh", "dynamo", "");
   EXPECT_EQ(whole.forward.trainable.size(), model.forward.trainable.size());
 }
 
-class LostImport : public testing::ImportTest {
+class LostImport : public test::ImportTest {
  protected:
   /// The probabilities of the dropouts of a golden file's graph.
   std::multiset<double> dropouts(const std::string& file) {
@@ -190,7 +189,7 @@ TEST_F(LostImport, AGradientThatWouldFlowWhereNoneDidIsRefused) {
   }
 }
 
-using testing::ModelBuilder;
+using test::ModelBuilder;
 
 /// x [2, 2, 3, 4] through a node of this call.
 ModelBuilder attention_of(const std::string& op, const std::string& call) {
@@ -198,7 +197,7 @@ ModelBuilder attention_of(const std::string& op, const std::string& call) {
   b.model.set_producer_name("pytorch");
   b.input("x", {2, 2, 3, 4});
   const bool is_attention = op == "Attention";
-  testing::add_metadata(
+  test::add_metadata(
       &b.node(
           op,
           is_attention ? std::vector<std::string>{"x", "x", "x"} : std::vector<std::string>{"x"},
@@ -246,11 +245,11 @@ TEST_F(LostImport, InactiveDropout) {
 TEST_F(LostImport, ClassWeightsThatAreLeftOutAreRefused) {
   ModelBuilder b;
   b.input("x", {3, 2});
-  b.input("y", {3}, testing::kInt64);
+  b.input("y", {3}, test::kInt64);
   auto& loss = b.node("SoftmaxCrossEntropyLoss", {"x", "y"}, {"loss"});
-  testing::add_metadata(&loss, "pkg.torch.onnx.fx_node",
-                        "%loss : [num_users=1] = call_function[target=torch.ops.aten."
-                        "cross_entropy_loss.default](args = (%x, %y, %b_w), kwargs = {})");
+  test::add_metadata(&loss, "pkg.torch.onnx.fx_node",
+                     "%loss : [num_users=1] = call_function[target=torch.ops.aten."
+                     "cross_entropy_loss.default](args = (%x, %y, %b_w), kwargs = {})");
   b.output("loss");
   EXPECT_NE(refusal(b).find("was called with class weights %b_w, which the exporter left out"),
             std::string::npos)
@@ -264,17 +263,17 @@ ModelBuilder sine_of(const std::string& argument) {
   b.input("x", {3, 2});
   b.floats("w", {2, 2}, {1, 2, 3, 4});
   auto call = [&](::onnx::NodeProto& node, const std::string& result, const std::string& of) {
-    testing::add_metadata(&node, "pkg.torch.onnx.fx_node",
-                          "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
-                              of + ", kwargs = {})");
-    testing::add_metadata(&node, "pkg.onnxscript.rewriter.rule_name", "Some");
+    test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                       "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                           of + ", kwargs = {})");
+    test::add_metadata(&node, "pkg.onnxscript.rewriter.rule_name", "Some");
   };
   call(b.node("MatMul", {"x", "w"}, {"mm"}), "mm", "mm.default](args = (%x, %p_w)");
   call(b.node("Sin", {"mm"}, {"sin"}), "sin", "sin.default](args = (%" + argument + ",)");
   b.output("sin", {3, 2});
-  testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
-                        "\n# inputs\np_w: PARAMETER target='w'\np_scale: PARAMETER "
-                        "target='scale'\nx: USER_INPUT\n\n# outputs\nsin: USER_OUTPUT\n");
+  test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                     "\n# inputs\np_w: PARAMETER target='w'\np_scale: PARAMETER "
+                     "target='scale'\nx: USER_INPUT\n\n# outputs\nsin: USER_OUTPUT\n");
   return b;
 }
 
@@ -300,13 +299,13 @@ TEST_F(LostImport, TheBiasOfALastLayerIsRestored) {
   b.model.set_producer_name("pytorch");
   b.input("x", {3, 2});
   b.floats("w", {2, 4}, {1, 2, 3, 4, 5, 6, 7, 8});
-  testing::add_metadata(&b.node("Gemm", {"x", "w"}, {"y"}), "pkg.torch.onnx.fx_node",
-                        "%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default]("
-                        "args = (%x, %p_w, %p_b), kwargs = {})");
+  test::add_metadata(&b.node("Gemm", {"x", "w"}, {"y"}), "pkg.torch.onnx.fx_node",
+                     "%y : [num_users=1] = call_function[target=torch.ops.aten.linear.default]("
+                     "args = (%x, %p_w, %p_b), kwargs = {})");
   b.output("y", {3, 4});
-  testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
-                        "\n# inputs\np_w: PARAMETER target='w'\np_b: PARAMETER target='b'\nx: "
-                        "USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n");
+  test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                     "\n# inputs\np_w: PARAMETER target='w'\np_b: PARAMETER target='b'\nx: "
+                     "USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n");
   const Graph graph = import(b);
   ASSERT_NE(graph.find("b"), kNoValue);
   EXPECT_EQ(graph.type(graph.find("b")).shape, (Shape{4}));
@@ -320,14 +319,14 @@ TEST_F(LostImport, AParameterWhoseResultWasMergedWithAConstantIsRefused) {
     b.model.set_producer_name("pytorch");
     b.input("x", {3, 2});
     b.floats("ones", {2}, {1, 1});
-    testing::add_metadata(&b.node("Mul", {"x", "ones"}, {"mul"}), "pkg.torch.onnx.fx_node",
-                          "%mul : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor]("
-                          "args = (%x, %" +
-                              factor + "), kwargs = {})");
+    test::add_metadata(&b.node("Mul", {"x", "ones"}, {"mul"}), "pkg.torch.onnx.fx_node",
+                       "%mul : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor]("
+                       "args = (%x, %" +
+                           factor + "), kwargs = {})");
     b.output("mul", {3, 2});
-    testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
-                          "\n# inputs\np_w: PARAMETER target='w'\nb_ones: BUFFER target='ones' "
-                          "persistent=True\nx: USER_INPUT\n\n# outputs\nmul: USER_OUTPUT\n");
+    test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                       "\n# inputs\np_w: PARAMETER target='w'\nb_ones: BUFFER target='ones' "
+                       "persistent=True\nx: USER_INPUT\n\n# outputs\nmul: USER_OUTPUT\n");
     return b;
   };
   EXPECT_NE(
@@ -344,12 +343,12 @@ TEST_F(LostImport, AVectorThatWasGivenDimsTrainsAsItself) {
     b.model.set_producer_name("pytorch");
     b.input("x", {2, 3, 4, 4});
     auto& stored = b.floats(step, {1, 3, 1, 1}, {0.5F, 0.5F, 0.5F});
-    testing::add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from", "['gamma', 'val_0']");
+    test::add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from", "['gamma', 'val_0']");
     b.node("Mul", {"x", step}, {"y"});
     b.output("y", {2, 3, 4, 4});
-    testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
-                          "\n# inputs\np_gamma: PARAMETER target='gamma'\nx: USER_INPUT\n\n# "
-                          "outputs\ny: USER_OUTPUT\n");
+    test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                       "\n# inputs\np_gamma: PARAMETER target='gamma'\nx: USER_INPUT\n\n# "
+                       "outputs\ny: USER_OUTPUT\n");
     return b;
   };
   const Graph graph = import(scaled_by("view"));
@@ -368,13 +367,13 @@ TEST_F(LostImport, AStandardisedWeightIsNotTrainedInItsPlace) {
     b.model.set_producer_name("pytorch");
     b.input("x", {2, 4});
     auto& stored = b.floats("view_1", {2, 4}, numbers);
-    testing::add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from",
-                          "['getitem', 'view', 'weight', 'val_0']");
-    testing::set_int(b.node("Gemm", {"x", "view_1"}, {"y"}), "transB", 1);
+    test::add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from",
+                       "['getitem', 'view', 'weight', 'val_0']");
+    test::set_int(b.node("Gemm", {"x", "view_1"}, {"y"}), "transB", 1);
     b.output("y", {2, 2});
-    testing::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
-                          "\n# inputs\np_weight: PARAMETER target='weight'\nx: USER_INPUT\n\n# "
-                          "outputs\ny: USER_OUTPUT\n");
+    test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                       "\n# inputs\np_weight: PARAMETER target='weight'\nx: USER_INPUT\n\n# "
+                       "outputs\ny: USER_OUTPUT\n");
     return b;
   };
   EXPECT_NE(
@@ -396,9 +395,9 @@ ModelBuilder merged_dropouts(bool relu_between) {
   b.graph().mutable_initializer(1)->set_data_type(::onnx::TensorProto::BOOL);
   b.graph().mutable_initializer(1)->add_int32_data(1);
   auto call = [&](::onnx::NodeProto& node, const std::string& result, const std::string& of) {
-    testing::add_metadata(&node, "pkg.torch.onnx.fx_node",
-                          "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
-                              of + ", kwargs = {})");
+    test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                       "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                           of + ", kwargs = {})");
   };
   call(b.node("Dropout", {"x", "ratio", "mode"}, {"getitem"}), "native_dropout",
        "native_dropout.default](args = (%x, 0.5, True)");
@@ -433,9 +432,9 @@ TEST_F(LostImport, DropoutsBeforeAnAttentionThatWasTakenApartAreNotMerged) {
   b.graph().clear_node();
   b.graph().clear_output();
   const auto call = [&](::onnx::NodeProto& node, const std::string& result, const std::string& of) {
-    testing::add_metadata(&node, "pkg.torch.onnx.fx_node",
-                          "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
-                              of + ", kwargs = {})");
+    test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                       "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                           of + ", kwargs = {})");
   };
   call(b.node("Dropout", {"x", "ratio", "mode"}, {"getitem"}), "native_dropout",
        "native_dropout.default](args = (%x, 0.5, True)");
@@ -456,7 +455,7 @@ TEST_F(LostImport, APaddingRowOfZerosDoesNotTrainInOlderExports) {
   auto padding = [&](const std::vector<float>& table) -> int64_t {
     ModelBuilder b;
     b.model.set_producer_name("pytorch");
-    b.input("t", {5}, testing::kInt64);
+    b.input("t", {5}, test::kInt64);
     b.floats("e", {3, 2}, table);
     b.node("Gather", {"e", "t"}, {"y"});
     b.output("y", {5, 2});

@@ -13,9 +13,9 @@
 namespace shardrun::importer {
 namespace {
 
-using shardrun::testing::ModelBuilder;
-using shardrun::testing::TemporaryFolder;
-using shardrun::testing::write_bytes;
+using shardrun::test::ModelBuilder;
+using shardrun::test::TemporaryFolder;
+using shardrun::test::write_bytes;
 using Proto = ::onnx::TensorProto;
 
 std::string bytes_of(const std::filesystem::path& path) {

@@ -16,12 +16,12 @@
 namespace shardrun {
 namespace {
 
-using testing::GoldenModel;
-using testing::ModelBuilder;
-using testing::TemporaryFolder;
+using test::GoldenModel;
+using test::ModelBuilder;
+using test::TemporaryFolder;
 
 constexpr double kTolerance = 1e-4;
-constexpr int kSteps = testing::kGoldenSteps;
+constexpr int kSteps = test::kGoldenSteps;
 
 double relative_norm(const Tensor& got, const Tensor& want) {
   double difference = 0, norm = 0;
@@ -34,12 +34,12 @@ double relative_norm(const Tensor& got, const Tensor& want) {
 }
 
 GoldenModel load(const std::string& model, const std::string& exporter) {
-  return testing::load_golden(model, exporter, "");
+  return test::load_golden(model, exporter, "");
 }
 
 void expect_three_steps(const GoldenModel& model) {
-  testing::expect_golden_losses(testing::golden_training_graph(model.forward), model.feeds,
-                                model.recorded.at("losses"), kTolerance);
+  test::expect_golden_losses(test::golden_training_graph(model.forward), model.feeds,
+                             model.recorded.at("losses"), kTolerance);
 }
 
 struct Case {
@@ -74,7 +74,7 @@ TEST_P(OnnxModels, LossGradientsAndThreeSteps) {
 
 TEST_P(OnnxModels, ThreeStepsOnMeshes) {
   const GoldenModel model = load(GetParam().model, GetParam().exporter);
-  const Graph graph = testing::golden_training_graph(model.forward);
+  const Graph graph = test::golden_training_graph(model.forward);
   RuleCache rules;
   for (const char* text : {"data=3", "data=2,model=2"}) {
     const Mesh mesh = Mesh::parse(text);
@@ -92,8 +92,8 @@ TEST_P(OnnxModels, ThreeStepsOnMeshes) {
       options.pinned[value.name] = sharding;
     }
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-    const testing::ShardedRun run =
-        testing::run_sharded(graph, plan, std::vector<NamedTensors>(kSteps, model.feeds), 1e-2);
+    const test::ShardedRun run =
+        test::run_sharded(graph, plan, std::vector<NamedTensors>(kSteps, model.feeds), 1e-2);
     for (int step = 0; step < kSteps; ++step) {
       EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step),
                   kTolerance * model.loss(step))
@@ -122,12 +122,12 @@ TEST(Detach, WhatIsBehindItDoesNotTrain) {
   b.floats("teacher.weight", {3, 3}, std::vector<float>(9, 0.5F));
   b.floats("student.weight", {3, 3}, std::vector<float>(9, 0.25F));
   b.node("MatMul", {"x", "teacher.weight"}, {"aim"});
-  testing::add_metadata(&b.node("Identity", {"aim"}, {"detached"}), "pkg.torch.onnx.fx_node",
-                        "%detach : [num_users=1] = call_function[target=torch.ops.aten.detach."
-                        "default](args = (%aim,), kwargs = {})");
+  test::add_metadata(&b.node("Identity", {"aim"}, {"detached"}), "pkg.torch.onnx.fx_node",
+                     "%detach : [num_users=1] = call_function[target=torch.ops.aten.detach."
+                     "default](args = (%aim,), kwargs = {})");
   b.node("MatMul", {"x", "student.weight"}, {"y"});
   b.node("Sub", {"y", "detached"}, {"difference"});
-  testing::set_int(b.node("ReduceL2", {"difference"}, {"loss"}), "keepdims", 0);
+  test::set_int(b.node("ReduceL2", {"difference"}, {"loss"}), "keepdims", 0);
   b.output("loss");
   const TemporaryFolder folder;
   ImportOptions options;
@@ -199,7 +199,7 @@ TEST(Attention, MaskThatTrainsHasItsGradient) {
   b.floats("table", {1, 1, 3, 3}, table);
   b.node("Attention", {"x", "x", "x", "table"}, {"y"});
   b.node("Mul", {"y", "y"}, {"squares"});
-  testing::set_int(b.node("ReduceMean", {"squares"}, {"loss"}), "keepdims", 0);
+  test::set_int(b.node("ReduceMean", {"squares"}, {"loss"}), "keepdims", 0);
   b.output("loss");
   const TemporaryFolder folder;
   ImportOptions options;
@@ -241,7 +241,7 @@ std::string refusal_of(const std::string& op, const std::vector<std::string>& in
   b.ints("a", a);
   b.floats("f", {1}, {0.5F});
   auto& node = b.node(op, inputs, {"y"});
-  for (const auto& [name, value] : attributes) testing::set_int(node, name, value);
+  for (const auto& [name, value] : attributes) test::set_int(node, name, value);
   b.output("y");
   const TemporaryFolder folder;
   ImportOptions options;

@@ -11,15 +11,15 @@
 namespace shardrun {
 namespace {
 
-using testing::kFloat;
-using testing::kInt64;
-using testing::ModelBuilder;
-using testing::set_int;
+using test::kFloat;
+using test::kInt64;
+using test::ModelBuilder;
+using test::set_int;
 
 constexpr int kBool = 9;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-class Picked : public testing::ImportTest {
+class Picked : public test::ImportTest {
  protected:
   /// "rows", those of x [4, 2] where mask [4] holds.
   static ModelBuilder picking(int64_t opset = 18) {
@@ -142,7 +142,7 @@ TEST_F(Picked, RowsGoBackToWhereTheyWere) {
     b.floats("ten", {1}, {10});
     b.node("Mul", {"rows", "ten"}, {"tens"});
     auto& node = b.node("ScatterND", {"x", "tuples", "tens"}, {"y"});
-    if (adds) testing::set_string(node, "reduction", "add");
+    if (adds) test::set_string(node, "reduction", "add");
     b.output("y", {4, 2});
     const Tensor y = evaluate_graph(import(b), feeds({1, 2, 3, 4, 5, 6, 7, 8}, {1, 0, 0, 1})).at(0);
     const std::vector<double> wanted = {10, 20, 3, 4, 5, 6, 70, 80};

@@ -13,9 +13,9 @@
 namespace shardrun {
 namespace {
 
-using testing::count_op;
-using testing::ModelBuilder;
-using testing::set_float;
+using test::count_op;
+using test::ModelBuilder;
+using test::set_float;
 
 constexpr int64_t kRows = 200, kColumns = 100;
 
@@ -43,7 +43,7 @@ bool equal(const Tensor& a, const Tensor& b) {
   return a.type() == b.type();
 }
 
-class Random : public testing::ImportTest {
+class Random : public test::ImportTest {
  protected:
   /// Its result is "y" of 200 x 100; "x", all 0.25, has that shape.
   static ModelBuilder model(const std::string& op, bool takes_x) {
@@ -51,7 +51,7 @@ class Random : public testing::ImportTest {
     b.input("x", {kRows, kColumns});
     auto& node =
         b.node(op, takes_x ? std::vector<std::string>{"x"} : std::vector<std::string>{}, {"y"});
-    if (!takes_x) testing::set_ints(node, "shape", {kRows, kColumns});
+    if (!takes_x) test::set_ints(node, "shape", {kRows, kColumns});
     b.output("y", {kRows, kColumns});
     return b;
   }
@@ -109,7 +109,7 @@ TEST_F(Random, EachNodeStepAndSeedHasItsOwn) {
 
 TEST_F(Random, IntegersAndNegativeDimsAreRefused) {
   ModelBuilder b = model("RandomUniformLike", true);
-  testing::set_int(*b.graph().mutable_node(0), "dtype", testing::kInt64);
+  test::set_int(*b.graph().mutable_node(0), "dtype", test::kInt64);
   EXPECT_NE(refusal(b).find("dtype is i64, wanted a floating one"), std::string::npos)
       << refusal(b);
   b = model("RandomNormal", false);
@@ -188,13 +188,13 @@ TEST_F(Random, DropoutInPiecesIsRecognised) {
     b.floats("keep", {}, {static_cast<float>(kKeep)});
     b.floats("drop", {}, {static_cast<float>(1 - kKeep)});
     b.floats("inverse", {}, {static_cast<float>(1 / kKeep)});
-    testing::set_ints(b.node("RandomUniform", {}, {"u"}), "shape", {kRows, 1});
+    test::set_ints(b.node("RandomUniform", {}, {"u"}), "shape", {kRows, 1});
     for (const auto& [op, first, second, result] : pieces.nodes) {
       auto& node = b.node(op,
                           second.empty() ? std::vector<std::string>{first}
                                          : std::vector<std::string>{first, second},
                           {result});
-      if (op == "Cast") testing::set_int(node, "to", testing::kFloat);
+      if (op == "Cast") test::set_int(node, "to", test::kFloat);
     }
     b.output("y", {kRows, kColumns});
     Graph graph = import(b);
@@ -225,9 +225,9 @@ TEST_F(Random, NumbersAreComparedInF32) {
   b.node("Bernoulli", {"p"}, {"y"});
   b.output("y", {4, 3});
   const Graph half = in_bf16(import(b));
-  const Node* less = testing::find_op(half, "less");
+  const Node* less = test::find_op(half, "less");
   ASSERT_NE(less, nullptr);
-  EXPECT_EQ(half.type(testing::find_op(half, "matmul")->outputs[0]).dtype, DType::bf16);
+  EXPECT_EQ(half.type(test::find_op(half, "matmul")->outputs[0]).dtype, DType::bf16);
   for (ValueId id : less->inputs) EXPECT_EQ(half.type(id).dtype, DType::f32);
 }
 
@@ -235,7 +235,7 @@ TEST_F(Random, NumbersAreComparedInF32) {
 TEST_F(Random, MultinomialDrawsByProbability) {
   ModelBuilder b;
   b.input("x", {kRows, 3});
-  testing::set_int(b.node("Multinomial", {"x"}, {"y"}), "sample_size", kColumns);
+  test::set_int(b.node("Multinomial", {"x"}, {"y"}), "sample_size", kColumns);
   b.output("y", {kRows, kColumns}, 6);
   const Graph graph = import(b);
   std::vector<float> scores;
@@ -252,7 +252,7 @@ TEST_F(Random, MultinomialDrawsByProbability) {
     fraction.at(static_cast<size_t>(first.int_at(i))) += 1.0 / static_cast<double>(first.count());
   EXPECT_NEAR(fraction[0], 0.5, 0.02);
   EXPECT_NEAR(fraction[1], 0.2, 0.02);
-  testing::set_int(*b.graph().mutable_node(0), "dtype", testing::kFloat);
+  test::set_int(*b.graph().mutable_node(0), "dtype", test::kFloat);
   EXPECT_NE(refusal(b).find("dtype is f32, wanted i32 or i64"), std::string::npos) << refusal(b);
 }
 

@@ -8,7 +8,7 @@
 namespace shardrun {
 namespace {
 
-using namespace testing;  // NOLINT: the builder and its helpers
+using namespace test;  // NOLINT: the builder and its helpers
 
 constexpr int64_t kRows = 4, kEdges = 6, kWidth = 3;
 

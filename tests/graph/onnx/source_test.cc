@@ -51,7 +51,7 @@ void expect_parts_of_the_whole(const Source& source, const Shape& shape) {
 }
 
 TEST(Source, PartsAreThoseOfTheWhole) {
-  const testing::TemporaryFolder folder;
+  const test::TemporaryFolder folder;
   for (const Shape& shape : {Shape{}, Shape{6}, Shape{1}, Shape{4, 3}, Shape{5, 4, 1, 1},
                              Shape{4, 3, 3, 3}, Shape{3, 1, 4}, Shape{1, 2, 1, 3}}) {
     std::vector<float> values(static_cast<size_t>(element_count(shape)));

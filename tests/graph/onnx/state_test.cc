@@ -82,7 +82,7 @@ class State : public ::testing::TestWithParam<std::tuple<Case, int>> {};
 /// Six steps by the reference kernels, each with so many micro-batches, and a validation behind it.
 TEST_P(State, MovesAsPyTorchMovesIt) {
   const auto& [which, accumulate] = GetParam();
-  const NamedTensors recorded = testing::read_recorded(which.model);
+  const NamedTensors recorded = test::read_recorded(which.model);
   Graph training = import(name_of(which)).graph;
   training.metrics = {{"loss", training.loss}};
   training.outputs.clear();
@@ -124,7 +124,7 @@ TEST_P(State, MovesAsPyTorchMovesIt) {
     const std::string tensor = name.substr(6);
     if (training.find(tensor) == kNoValue) continue;  // a mask that is a constant, a count
     const Tensor& got = train.persistent(tensor);
-    EXPECT_LE(testing::relative_norm(got, want), kTolerance) << name;
+    EXPECT_LE(test::relative_norm(got, want), kTolerance) << name;
     ++compared;
   }
   EXPECT_GE(compared, 3);

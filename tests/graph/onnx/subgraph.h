@@ -6,7 +6,7 @@
 
 #include "onnx-ml.pb.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 inline ::onnx::NodeProto& add_node(::onnx::GraphProto& graph, const std::string& op,
                                    const std::vector<std::string>& in,
@@ -30,4 +30,4 @@ inline ::onnx::GraphProto& subgraph(::onnx::NodeProto& node, const std::string& 
   return *added->mutable_g();
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -14,16 +14,16 @@
 namespace shardrun {
 namespace {
 
-using testing::add_node;
-using testing::kInt64;
-using testing::ModelBuilder;
-using testing::set_int;
-using testing::subgraph;
+using test::add_node;
+using test::kInt64;
+using test::ModelBuilder;
+using test::set_int;
+using test::subgraph;
 
 using Names = std::vector<std::string>;
 using Ints = std::vector<int64_t>;
 
-using OnnxSubgraphs = testing::ImportTest;
+using OnnxSubgraphs = test::ImportTest;
 
 Tensor floats(const Shape& shape, const std::vector<float>& values) {
   return Tensor::from(shape, values, DType::f32);
@@ -81,7 +81,7 @@ TEST_F(OnnxSubgraphs, ALoopMayFillASequence) {
   add_node(body, "Less", {"next", "n3"}, {"goes_on"});
   b.node("SequenceAt", {"rows", "n0"}, {"first"});
   b.node("SequenceInsert", {"rows", "first", "last"}, {"more"});
-  testing::set_int(b.node("ConcatFromSequence", {"more"}, {"y"}), "axis", 0);
+  test::set_int(b.node("ConcatFromSequence", {"more"}, {"y"}), "axis", 0);
   b.output("y", {8});
   EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({3, 2}, {1, 2, 3, 4, 5, 6})}})[0].to_ints(),
             (Ints{1, 2, 3, 4, 1, 2, 5, 6}));
@@ -99,7 +99,7 @@ TEST_F(OnnxSubgraphs, ACountAloneIgnoresTheBodysCondition) {
                           {"i", "condition", "a"}, {"still", "b"});
     add_node(body, "ReduceSum", {"a"}, {"sum"});
     add_node(body, "Cast", {"sum"}, {"still"});
-    testing::set_int(*body.mutable_node(1), "to", ::onnx::TensorProto::BOOL);
+    test::set_int(*body.mutable_node(1), "to", ::onnx::TensorProto::BOOL);
     add_node(body, "Add", {"a", "a"}, {"b"});
     b.output("y", {2});
     if (counts) {

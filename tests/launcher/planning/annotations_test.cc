@@ -13,7 +13,7 @@
 namespace shardrun {
 namespace {
 
-using testing::TemporaryFolder;
+using test::TemporaryFolder;
 
 constexpr int64_t kImages = 5;  // samples of the model that brings no loss
 
@@ -43,7 +43,7 @@ class InFiles : public ::testing::Test {
     return model;
   }
   void write(const std::string& name, const ::onnx::ModelProto& model) const {
-    testing::write_bytes(path(name), model.SerializeAsString());
+    test::write_bytes(path(name), model.SerializeAsString());
   }
   std::string refusal(World& world, const Model& model, const PlanRequest& request) const {
     try {

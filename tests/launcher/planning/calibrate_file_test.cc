@@ -31,12 +31,12 @@ class OneOfSeveral final : public RankDevice {
 
  private:
   int rank_;
-  testing::FarRank far_;
+  test::FarRank far_;
 };
 
 const Backend& far_backend() {
-  static const KernelList far = testing::far_kernels(cpu_kernels()),
-                          reference = testing::far_kernels(reference_kernels());
+  static const KernelList far = test::far_kernels(cpu_kernels()),
+                          reference = test::far_kernels(reference_kernels());
   static const std::array<const KernelList*, 2> lists = {&far, &reference};
   static const Backend made = [] {
     Backend backend = cpu_backend();
@@ -111,7 +111,7 @@ TEST(CalibrateFile, SaysWhatItMeasures) {
     EXPECT_EQ(part, parts.back()) << what;
   };
   calibrate(world, request);
-  EXPECT_EQ(parts, (std::vector<std::string>{"kernels of " + testing::FarDevice().name(),
+  EXPECT_EQ(parts, (std::vector<std::string>{"kernels of " + test::FarDevice().name(),
                                              "collectives between 2 ranks"}));
   std::filesystem::remove(path);
   use_backend(cpu_backend());

@@ -26,8 +26,8 @@ namespace shardrun {
 namespace {
 
 const Backend& far_backend() {
-  static const KernelList far = testing::far_kernels(cpu_kernels()),
-                          reference = testing::far_kernels(reference_kernels());
+  static const KernelList far = test::far_kernels(cpu_kernels()),
+                          reference = test::far_kernels(reference_kernels());
   static const std::array<const KernelList*, 2> lists = {&far, &reference};
   static const Backend backend = [] {
     Backend made{};
@@ -86,7 +86,7 @@ TEST(Calibrate, NormsAreThoseOfImages) {
 }
 
 TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
-  const auto device = std::make_shared<testing::FarDevice>();
+  const auto device = std::make_shared<test::FarDevice>();
   RankTeam team(device, 1);
   CalibrationCall add;
   add.node.op = add.node.name = "add";
@@ -103,7 +103,7 @@ TEST(Calibrate, ADeviceIsAskedForManyRunsAndWaitedForOnce) {
 
 /// Operands are made on the host and lie on the device: numbers, and indices within their bounds.
 TEST(Calibrate, OperandsLieOnTheDevice) {
-  RankTeam team(std::make_shared<testing::FarDevice>(), 1);
+  RankTeam team(std::make_shared<test::FarDevice>(), 1);
   EXPECT_GT(measure_call(team, matmul_call(DType::bf16, "nt", {512, 1024, 512})), 0);
   int calls = 0;
   for (const CalibrationOp& op : calibration_ops()) {
@@ -125,7 +125,7 @@ TEST(Calibrate, GroupsAreThoseOfTheNumbers) {
   call.in = {{DType::f32, {kRows, 1}},
              {DType::i64, {kRows}},
              {DType::i32, {RowGroups::elements(kPlaces, kRows)}}};
-  testing::FarDevice device;
+  test::FarDevice device;
   RankTeam::Scratch scratch(device);
   work_of_call(call, 1, scratch).run(0);
   const char* at = scratch.bytes(1) + round_up(4 * kRows, kArenaAlignment);
@@ -161,7 +161,7 @@ TEST(Calibrate, UpdatesWriteWhatTheyRead) {
 
 /// What libraries take is neither scratch memory, however large, nor what is free again.
 TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
-  const auto device = std::make_shared<testing::FarDevice>();
+  const auto device = std::make_shared<test::FarDevice>();
   RankTeam team(device, 1);
   CalibrationCall add;
   add.node.op = add.node.name = "add";
@@ -182,7 +182,7 @@ TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
 /// Ranks' communicator whose groups take 1000 bytes, and more when a kind of call is new to them.
 class HungryCommunicator final : public Communicator {
  public:
-  HungryCommunicator(std::unique_ptr<Communicator> over, testing::FarDevice& device, int64_t own)
+  HungryCommunicator(std::unique_ptr<Communicator> over, test::FarDevice& device, int64_t own)
       : over_(std::move(over)), device_(device) {
     take(own);
   }
@@ -233,7 +233,7 @@ class HungryCommunicator final : public Communicator {
     called_[kind] = true;
   }
   std::unique_ptr<Communicator> over_;
-  testing::FarDevice& device_;
+  test::FarDevice& device_;
   int64_t taken_ = 0;
   std::array<bool, 5> called_{};
 };
@@ -245,11 +245,11 @@ TEST(Calibrate, SeesWhatCommunicatorsTake) {
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < 4; ++rank) {
     threads.emplace_back([&, rank] {
-      testing::FarDevice device;
+      test::FarDevice device;
       {
         HungryCommunicator world(
-            make_peer_communicator(*hosts[rank], std::make_shared<testing::FarAccess>(device)),
-            device, rank == 2 ? 7 : 0);
+            make_peer_communicator(*hosts[rank], std::make_shared<test::FarAccess>(device)), device,
+            rank == 2 ? 7 : 0);
         if (rank == 2) device.taken += 9;  // before anything is measured
         found[rank] = measure_communicators(world, device);
         if (rank == 2) device.taken -= 9;
@@ -271,7 +271,7 @@ TEST(Calibrate, RanksHavePlacesInEachGroup) {
   for (size_t rank = 0; rank < 6; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        testing::FarRank on(*hosts[rank]);
+        test::FarRank on(*hosts[rank]);
         found[rank] = measure_communicators(on.comm(), on.device());
       } catch (const std::exception& e) {
         ADD_FAILURE() << e.what();
@@ -285,7 +285,7 @@ TEST(Calibrate, RanksHavePlacesInEachGroup) {
 
 /// Without time, nothing is measured and nothing is made up.
 TEST(Calibrate, EndsAtItsDeadline) {
-  RankTeam team(std::make_shared<testing::FarDevice>(), 1);
+  RankTeam team(std::make_shared<test::FarDevice>(), 1);
   Watch watch([] { return Reference{}; }, now_seconds, 0);
   const MeasuredKernels kernels = measure_kernels(team, watch, now_seconds() - 1)();
   EXPECT_TRUE(kernels.grids.empty());
@@ -299,9 +299,9 @@ TEST(Calibrate, WaitsForCollectivesThatADeviceDoesBeside) {
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      testing::FarDevice device(std::make_unique<testing::FarDevice>(nullptr, true)), at_once;
-      testing::LazyCommunicator comm(
-          make_peer_communicator(*hosts[rank], std::make_shared<testing::FarAccess>(at_once)),
+      test::FarDevice device(std::make_unique<test::FarDevice>(nullptr, true)), at_once;
+      test::LazyCommunicator comm(
+          make_peer_communicator(*hosts[rank], std::make_shared<test::FarAccess>(at_once)),
           *device.side());
       Watch watch = watch_ranks(comm, device, 0);
       found[rank] = measure_collectives(comm, device, "mpi", watch, watch.now() + 0.2).size();
@@ -319,7 +319,7 @@ TEST(Calibrate, CollectivesBetweenDevices) {
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
-      testing::FarRank on(*hosts[rank]);
+      test::FarRank on(*hosts[rank]);
       Watch watch = watch_ranks(on.comm(), on.device(), 0);
       found[rank] = measure_collectives(on.comm(), on.device(), "mpi", watch, watch.now() + 1);
     });

@@ -313,12 +313,12 @@ TEST_F(PrintedLoops, OfRows) {
       for (int64_t step : {0, 1}) ends.push_back(to == 1 ? i : (i + step) % kNodes);
     }
   }
-  using testing::bytes_of, testing::npy;
+  using test::bytes_of, test::npy;
   folder_.write("ring.npz",
-                testing::npz({{"features", npy("<f4", "(96, 4)", bytes_of(features))},
-                              {"labels", npy("<i8", "(96,)", bytes_of(labels))},
-                              {"edge_index", npy("<i8", "(2, 192)", bytes_of(ends))},
-                              {"train_mask", npy("|b1", "(96,)", std::string(kNodes, 1))}}));
+                test::npz({{"features", npy("<f4", "(96, 4)", bytes_of(features))},
+                           {"labels", npy("<i8", "(96,)", bytes_of(labels))},
+                           {"edge_index", npy("<i8", "(2, 192)", bytes_of(ends))},
+                           {"train_mask", npy("|b1", "(96,)", std::string(kNodes, 1))}}));
   // Bytes are expensive and messages are not.
   folder_.write("costly.json",
                 R"({"name": "costly", "nodes": 1, "devices": 4, "memory_bytes": 1e9,

@@ -84,14 +84,13 @@ std::string describe(const Replay& r) {
 
 TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
   for (const char* kind : {"adamw", "sgd"}) {
-    testing::ModelOptions options;
+    test::ModelOptions options;
     options.optimizer.kind = kind;
     options.optimizer.clip_norm = 0.1;
-    const Graph graph = testing::small_model(options);
+    const Graph graph = test::small_model(options);
     for (const char* mesh : {"2", "3", "4", "2x2", "2x3"}) {
       for (uint32_t seed = 1; seed <= 4; ++seed) {
-        const Replay result =
-            replay_step(graph, testing::random_plan(graph, Mesh::parse(mesh), seed));
+        const Replay result = replay_step(graph, test::random_plan(graph, Mesh::parse(mesh), seed));
         EXPECT_FALSE(result.mismatch)
             << kind << " mesh " << mesh << " seed " << seed << ": " << describe(result);
         EXPECT_LT(result.largest, 1e-12);
@@ -105,18 +104,18 @@ TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
 }
 
 TEST(Replay, AccumulationAgrees) {
-  testing::ModelOptions options;
+  test::ModelOptions options;
   options.optimizer.accumulate = 3;
-  const Graph graph = testing::small_model(options);
+  const Graph graph = test::small_model(options);
   for (uint32_t seed = 1; seed <= 6; ++seed) {
-    const Replay result = replay_step(graph, testing::random_plan(graph, Mesh::parse("2x2"), seed));
+    const Replay result = replay_step(graph, test::random_plan(graph, Mesh::parse("2x2"), seed));
     EXPECT_FALSE(result.mismatch) << "seed " << seed << ": " << describe(result);
   }
 }
 
 TEST(Replay, OneRankAgreesWithItself) {
-  const Graph graph = testing::small_model({});
-  Plan plan = testing::replicated_plan(graph, Mesh());
+  const Graph graph = test::small_model({});
+  Plan plan = test::replicated_plan(graph, Mesh());
   const Replay result = replay_step(graph, plan);
   EXPECT_FALSE(result.mismatch) << describe(result);
   EXPECT_EQ(result.largest, 0);
@@ -126,7 +125,7 @@ TEST(Replay, OneRankAgreesWithItself) {
 /// fewer channels oneDNN adds them in another order, and the sums differ by more than blurred terms
 /// show.
 TEST(Replay, LongSumsMayRoundByMore) {
-  testing::Build b(DType::f32);
+  test::Build b(DType::f32);
   const Shape image = {16, 224, 224, 16};
   b.g.metrics["grad"] = b.op("conv_weight_grad", {b.in("x", image), b.in("y", image)},
                              {{"strides", std::vector<int64_t>{1, 1}},
@@ -135,7 +134,7 @@ TEST(Replay, LongSumsMayRoundByMore) {
                               {"kernel", std::vector<int64_t>{3, 3}},
                               {"channels_last", int64_t{1}}});
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(b.g, mesh);
+  Plan plan = test::replicated_plan(b.g, mesh);
   plan.values["x"] = plan.nodes.at("conv_weight_grad").in[0] =
       parse_sharding("[-, -, -, {a}]", mesh);
   leave(plan, b.g, "conv_weight_grad", parse_sharding("[-, {a}, -, -]", mesh));
@@ -158,22 +157,22 @@ TEST(Replay, LongSumsMayRoundByMore) {
 
 /// The same, run on devices whose memory the host cannot touch.
 Replay replay_far(const Graph& graph, const std::vector<ReplayAct>& acts) {
-  static const KernelList cpu = testing::far_kernels(cpu_kernels()),
-                          reference = testing::far_kernels(reference_kernels());
+  static const KernelList cpu = test::far_kernels(cpu_kernels()),
+                          reference = test::far_kernels(reference_kernels());
   const std::vector<const KernelList*> far = {&cpu, &reference};
   ReplayOptions options = options_for(graph);
-  options.open = [](Communicator& host) { return std::make_unique<testing::FarRank>(host); };
+  options.open = [](Communicator& host) { return std::make_unique<test::FarRank>(host); };
   return replay(acts, far, options);
 }
 
 /// Nothing that is compared, blurred or corrected is touched where it lies.
 TEST(Replay, OnADeviceItIsTheSame) {
-  testing::ModelOptions small;
+  test::ModelOptions small;
   small.optimizer.accumulate = 2;
   small.optimizer.clip_norm = 0.1;
-  const Graph graph = testing::small_model(small);
+  const Graph graph = test::small_model(small);
   for (const char* mesh : {"1", "3", "2x2"}) {
-    const Plan plan = testing::random_plan(graph, Mesh::parse(mesh), 5);
+    const Plan plan = test::random_plan(graph, Mesh::parse(mesh), 5);
     const std::vector<ReplayAct> acts = {act(graph, plan, plan)};
     const Replay far = replay_far(graph, acts), near = replay(acts, lists(), options_for(graph));
     EXPECT_FALSE(far.mismatch) << mesh << ": " << describe(far);
@@ -183,9 +182,9 @@ TEST(Replay, OnADeviceItIsTheSame) {
 }
 
 TEST(Replay, OnADeviceAForgottenSumIsNamed) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(graph, mesh);
+  Plan plan = test::replicated_plan(graph, mesh);
   plan.nodes.at("fc1").in = {parse_sharding("[-, {a}]", mesh), parse_sharding("[{a}, -]", mesh)};
   const Replay wrong = replay_far(graph, {act(graph, plan, plan)});
   ASSERT_TRUE(wrong.mismatch);
@@ -196,9 +195,9 @@ TEST(Replay, OnADeviceAForgottenSumIsNamed) {
 /// fc1's contraction is cut and its result called whole: each rank then holds only its own terms.
 /// x is [6, 5]; 5 over 2 ranks is 3 and 2.
 TEST(Replay, AForgottenSumIsNamed) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(graph, mesh);
+  Plan plan = test::replicated_plan(graph, mesh);
   plan.nodes.at("fc1").in = {parse_sharding("[-, {a}]", mesh), parse_sharding("[{a}, -]", mesh)};
   const Replay wrong = replay_step(graph, plan);
   ASSERT_TRUE(wrong.mismatch);
@@ -215,19 +214,19 @@ TEST(Replay, AForgottenSumIsNamed) {
 }
 
 /// The forward pass of a training step, with the plan's Shardings of what persists.
-Graph validation_of(const testing::ModelOptions& options) {
-  testing::ModelOptions forward = options;
+Graph validation_of(const test::ModelOptions& options) {
+  test::ModelOptions forward = options;
   forward.train = false;
-  return testing::small_model(forward);
+  return test::small_model(forward);
 }
 
 /// A validation in the training step's arena: it agrees, and leaves what persists as it was.
 TEST(Replay, AValidationBehindTheStepAgrees) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Graph evaluation = validation_of({});
   for (const char* mesh : {"2", "3", "2x2"}) {
-    const Plan plan = testing::random_plan(graph, Mesh::parse(mesh), 3);
-    Plan behind = testing::random_plan(evaluation, Mesh::parse(mesh), 4);
+    const Plan plan = test::random_plan(graph, Mesh::parse(mesh), 3);
+    Plan behind = test::random_plan(evaluation, Mesh::parse(mesh), 4);
     for (auto& [name, sharding] : behind.values) {
       const ValueId id = evaluation.find(name);
       if (id != kNoValue && evaluation.value(id).role == Role::parameter)
@@ -256,10 +255,10 @@ TEST(Replay, AValidationBehindTheStepAgrees) {
 
 /// Ranks that meet only through a communicator, as processes do: rank 0 finds the same.
 TEST(Replay, OverACommunicatorItIsTheSame) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Mesh mesh = Mesh::parse("3");
-  const Plan right = testing::random_plan(graph, mesh, 2);
-  Plan wrong = testing::replicated_plan(graph, mesh);
+  const Plan right = test::random_plan(graph, mesh, 2);
+  Plan wrong = test::replicated_plan(graph, mesh);
   wrong.nodes.at("total").in[0] = parse_sharding("[{a}]", mesh);
   for (const Plan* plan : std::vector<const Plan*>{&right, &wrong}) {
     std::vector<ReplayAct> acts;
@@ -286,9 +285,9 @@ TEST(Replay, OverACommunicatorItIsTheSame) {
 /// has zeros, whose losses are log 3 and not 0: what is called partial adds up to too much. The
 /// copies before agree.
 TEST(Replay, AWrongRuleIsNamedAtItsNode) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(graph, mesh);
+  Plan plan = test::replicated_plan(graph, mesh);
   const Sharding partial = parse_sharding("[-, -] partial(sum: a)", mesh);
   plan.nodes.at("losses").in[0] = partial;
   leave(plan, graph, "losses", parse_sharding("[-] partial(sum: a)", mesh));
@@ -300,9 +299,9 @@ TEST(Replay, AWrongRuleIsNamedAtItsNode) {
 
 /// A scalar: six losses summed over three ranks' two each, and the result called whole.
 TEST(Replay, AScalarIsNamedWithoutElement) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Mesh mesh = Mesh::parse("3");
-  Plan plan = testing::replicated_plan(graph, mesh);
+  Plan plan = test::replicated_plan(graph, mesh);
   plan.nodes.at("total").in[0] = parse_sharding("[{a}]", mesh);
   const Replay result = replay_step(graph, plan);
   ASSERT_TRUE(result.mismatch);
@@ -338,7 +337,7 @@ Graph tied_model() {
 /// is compared, and a wrong one is named.
 TEST(Replay, FusedStepsAreCompared) {
   const Graph graph = tied_model();
-  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const Plan plan = test::replicated_plan(graph, Mesh::parse("2"));
   const auto found = [&](const std::function<void(Step&)>& change) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, plan, plan));
@@ -366,7 +365,7 @@ TEST(Replay, FusedStepsAreCompared) {
 /// what only rank 1 has is compared, and a wrong step of either is named.
 TEST(Replay, RanksThatJoinOtherStepsAgree) {
   const Graph graph = tied_model();
-  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const Plan plan = test::replicated_plan(graph, Mesh::parse("2"));
   const auto found = [&](size_t rank, const std::string& op) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(graph, plan, plan));
@@ -405,7 +404,7 @@ TEST(Replay, PartialSumsRoundToTheirType) {
                             {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}}, "sum");
   g.outputs = {g.add("cast", {sum}, {{"to", std::string("f32")}}, "wide")};
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(g, mesh);
+  Plan plan = test::replicated_plan(g, mesh);
   const Sharding rows = parse_sharding("[{a}, -]", mesh),
                  partial = parse_sharding("[-] partial(sum: a)", mesh);
   plan.values.at("x") = plan.nodes.at("sum").in[0] = rows;
@@ -435,7 +434,7 @@ TEST(Replay, PartialSumsThatCancelAreCorrected) {
                             {{"axes", std::vector<int64_t>{0}}, {"keepdims", int64_t{0}}}, "sum");
   g.outputs = {g.add("reshape", {sum}, {{"shape", std::vector<int64_t>{1, 1}}}, "column")};
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(g, mesh);
+  Plan plan = test::replicated_plan(g, mesh);
   const Sharding partial = parse_sharding("[-] partial(sum: a)", mesh);
   const Sharding rows = parse_sharding("[{a}, -]", mesh);
   plan.values.at("x") = plan.nodes.at("terms").in[0] = plan.nodes.at("sum").in[0] = rows;
@@ -456,8 +455,8 @@ TEST(Replay, PartialSumsThatCancelAreCorrected) {
 
 /// One update of all parameters, by the reference's kernels, which take it.
 TEST(Replay, UpdatesOfSeveralParametersAreCompared) {
-  const Graph graph = testing::small_model({});
-  const Plan plan = testing::replicated_plan(graph, Mesh::parse("2"));
+  const Graph graph = test::small_model({});
+  const Plan plan = test::replicated_plan(graph, Mesh::parse("2"));
   const std::vector<const KernelList*> reference = {&reference_kernels()};
   const auto found = [&](double decay) {
     std::vector<ReplayAct> acts;
@@ -494,7 +493,7 @@ TEST(Replay, AStepForSeveralNodesIsComparedWhenTheLastIsThere) {
   };
   const ValueId low = g.add("neg", {rows(0, "low")}, {}, "neg");
   g.outputs = {g.add("add", {low, rows(2, "high")}, {}, "sum")};
-  const Plan plan = testing::replicated_plan(g, Mesh::parse("2"));
+  const Plan plan = test::replicated_plan(g, Mesh::parse("2"));
   for (const bool swapped : {false, true}) {
     std::vector<ReplayAct> acts;
     acts.push_back(act(g, plan, plan));
@@ -528,7 +527,7 @@ TEST(Replay, WhatIsReshardedLateIsCompared) {
   const ValueId low = g.add("neg", {g.add("exp", {x}, {}, "exp")}, {}, "neg");
   g.outputs = {g.add("add", {low, g.add("exp", {y}, {}, "other")}, {}, "sum")};
   const Mesh mesh = Mesh::parse("2");
-  Plan plan = testing::replicated_plan(g, mesh);
+  Plan plan = test::replicated_plan(g, mesh);
   const Sharding cut = parse_sharding("[{" + mesh.axes()[0].name + "}, -]", mesh);
   plan.nodes.at("exp").in[0] = cut;
   leave(plan, g, "exp", cut);
@@ -553,9 +552,9 @@ TEST(Replay, WhatIsReshardedLateIsCompared) {
 
 /// Programs of another plan than the one that they are compared by are refused with a sentence.
 TEST(Replay, ProgramsOfAnotherPlanAreRefused) {
-  const Graph graph = testing::small_model({});
+  const Graph graph = test::small_model({});
   const Mesh mesh = Mesh::parse("2");
-  const Plan plan = testing::replicated_plan(graph, mesh);
+  const Plan plan = test::replicated_plan(graph, mesh);
   Plan other = plan;
   other.nodes.at("fc1").in[0] = parse_sharding("[{a}, -]", mesh);
   leave(other, graph, "fc1", parse_sharding("[{a}, -]", mesh));

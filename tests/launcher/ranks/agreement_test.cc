@@ -20,7 +20,7 @@ Agreed agreed(int ranks, const std::function<std::string(int rank)>& place) {
   Agreed out;
   out.taken.resize(static_cast<size_t>(ranks));
   std::atomic<int> rehearsals{0};
-  testing::run_ranks(ranks, [&](Communicator& host) {
+  test::run_ranks(ranks, [&](Communicator& host) {
     std::string chosen;
     const auto take = [&](std::span<const std::string> sent) {
       out.taken[static_cast<size_t>(host.rank())].assign(sent.begin(), sent.end());

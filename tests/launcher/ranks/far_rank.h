@@ -6,7 +6,7 @@
 #include "launcher/api/ranks/rank_device.h"
 #include "tests/support/far_device.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 class FarRank final : public RankDevice {
  public:
@@ -21,4 +21,4 @@ class FarRank final : public RankDevice {
   std::unique_ptr<Communicator> comm_;
 };
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

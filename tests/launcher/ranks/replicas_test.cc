@@ -104,7 +104,7 @@ UserOp opposite() {
 /// Under data parallelism what comes of a weight alone is the same on all ranks.
 TEST_F(Replicas, OneRankThatComputesWronglyEndsTheRun) {
   register_op(opposite());
-  testing::OnnxBytes m;
+  test::OnnxBytes m;
   m.input("x", {0, 12});
   m.weight("w", {12, 4}, 0.4);
   m.node("acme::Opposite", {"w"}, {"turned"});

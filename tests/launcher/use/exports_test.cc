@@ -94,14 +94,14 @@ class WithoutCalls : public ::testing::Test {
     std::ifstream in(std::string(SHARDRUN_GOLDEN) + "/fresh.dynamo_default.onnx");
     model.ParseFromIstream(&in);
     for (auto& node : *model.mutable_graph()->mutable_node()) node.clear_metadata_props();
-    testing::write_bytes(folder_ / "model.onnx", model.SerializeAsString());
+    test::write_bytes(folder_ / "model.onnx", model.SerializeAsString());
   }
   Imported load(ImportOptions::Shared shared) const {
     return import_file((folder_ / "model.onnx").string(), shared);
   }
 
  private:
-  const testing::TemporaryFolder folder_;
+  const test::TemporaryFolder folder_;
 };
 
 TEST_F(WithoutCalls, MergedWeightsAreRefusedWithTheRecipe) {

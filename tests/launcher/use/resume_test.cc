@@ -49,9 +49,8 @@ class Resume : public ::testing::Test {
     for (float& pixel : pixels) pixel = static_cast<float>(random() % 256) / 256;
     std::vector<int64_t> classes(90);
     for (int64_t& one : classes) one = random() % 5;
-    std::ofstream(at("images.npy"))
-        << testing::npy("<f4", "(90, 3, 8, 8)", testing::bytes_of(pixels));
-    std::ofstream(at("labels.npy")) << testing::npy("<i8", "(90,)", testing::bytes_of(classes));
+    std::ofstream(at("images.npy")) << test::npy("<f4", "(90, 3, 8, 8)", test::bytes_of(pixels));
+    std::ofstream(at("labels.npy")) << test::npy("<i8", "(90,)", test::bytes_of(classes));
   }
   ~Resume() override {
     std::error_code ignored;
@@ -271,15 +270,15 @@ TEST_F(Resume, EarlyStoppingAndTheTestGoOn) {
   const auto mask = [&](int64_t begin, int64_t end) {
     std::string bytes(kNodes, '\0');
     for (int64_t i = begin; i < end; ++i) bytes[static_cast<size_t>(i)] = 1;
-    return testing::npy("|b1", "(40,)", bytes);
+    return test::npy("|b1", "(40,)", bytes);
   };
   std::ofstream(at("graph.npz"), std::ios::binary)
-      << testing::npz({{"features", testing::npy("<f4", "(40, 12)", testing::bytes_of(features))},
-                       {"adjacency", testing::npy("|b1", "(40, 40)", adjacency)},
-                       {"labels", testing::npy("<i8", "(40,)", testing::bytes_of(labels))},
-                       {"train_mask", mask(0, 20)},
-                       {"val_mask", mask(20, 30)},
-                       {"test_mask", mask(30, 40)}});
+      << test::npz({{"features", test::npy("<f4", "(40, 12)", test::bytes_of(features))},
+                    {"adjacency", test::npy("|b1", "(40, 40)", adjacency)},
+                    {"labels", test::npy("<i8", "(40,)", test::bytes_of(labels))},
+                    {"train_mask", mask(0, 20)},
+                    {"val_mask", mask(20, 30)},
+                    {"test_mask", mask(30, 40)}});
   Run run{at("gat.onnx")};
   run.options.loss = "cross-entropy";
   run.options.data = run.train.data = "npz:" + at("graph.npz");

@@ -217,11 +217,11 @@ TEST_F(Sample, WhatIsWrongIsSaid) {
 
 /// Tokens that see later ones give no text token by token.
 TEST_F(Sample, AModelThatIsNotCausalIsRefused) {
-  testing::TemporaryFolder folder;
-  testing::ModelBuilder b;
+  test::TemporaryFolder folder;
+  test::ModelBuilder b;
   std::vector<float> table(7 * 5);
   for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i * i % 11) / 7;
-  b.input("tokens", {1, 4}, testing::kInt64);
+  b.input("tokens", {1, 4}, test::kInt64);
   b.floats("table", {7, 5}, table);
   b.floats("head", {5, 7}, table);
   b.node("Gather", {"table", "tokens"}, {"x"});

@@ -8,7 +8,7 @@
 #include "planner/game/proposal.h"
 #include "planner/plan_search.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 /// `graph` and `cluster` must outlive it.
 struct Played {
@@ -41,4 +41,4 @@ inline std::vector<Action> play(PlanGame& game, std::mt19937_64& random, size_t 
   return out;
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

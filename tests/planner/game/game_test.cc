@@ -6,11 +6,11 @@
 namespace shardrun {
 namespace {
 
-using testing::gpt_step;
-using testing::perceptron;
-using testing::play;
-using testing::Played;
-using testing::small;
+using test::gpt_step;
+using test::perceptron;
+using test::play;
+using test::Played;
+using test::small;
 
 const Graph& gpt() {
   static const Graph graph = gpt_step(small());
@@ -185,7 +185,7 @@ TEST(PlanGame, AgreesWithTactics) {
       PlanOptions options;
       options.planner = "propagate";
       options.tactics = tactics;
-      const Plan plan = plan_shardings(gpt(), played.mesh, apart, options, testing::rules());
+      const Plan plan = plan_shardings(gpt(), played.mesh, apart, options, test::rules());
       const double more = std::string(mesh) == "2x3" ? 0.05 : 1e-9;
       EXPECT_LE(plan.seconds, game.price().seconds * (1 + more));
       while (!game.applied().empty()) game.undo();
@@ -210,7 +210,7 @@ TEST(PlanGame, Arguments) {
     PlanOptions options;
     options.planner = "propagate";
     options.tactics = game.schedule({});
-    const Plan plan = plan_shardings(mlp, played.mesh, host_cluster(), options, testing::rules());
+    const Plan plan = plan_shardings(mlp, played.mesh, host_cluster(), options, test::rules());
     EXPECT_LE(plan.seconds, game.price().seconds * (1 + 1e-9)) << options.tactics.back();
     while (!game.applied().empty()) game.undo();
   }

@@ -11,9 +11,9 @@
 namespace shardrun {
 namespace {
 
-using testing::gpt_step;
-using testing::Played;
-using testing::small;
+using test::gpt_step;
+using test::Played;
+using test::small;
 
 const Graph& gpt() {
   static const Graph graph = gpt_step(small());
@@ -195,7 +195,7 @@ TEST(Mcts, PlansAreNearTheBound) {
       options.memory_limit = limit;
       const auto planned = [&](const char* planner, PlanReport& report) {
         options.planner = planner;
-        return plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, testing::rules(), &report);
+        return plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, test::rules(), &report);
       };
       PlanReport exact, tree;
       const Plan best = planned("ilp", exact), found = planned("mcts", tree);
@@ -213,10 +213,10 @@ TEST(Mcts, NamesTheTactics) {
   options.planner = "mcts";
   PlanReport report;
   const Mesh mesh = Mesh::parse("a=2,b=2");
-  (void)plan_shardings(gpt(), mesh, gpus(), options, testing::rules(), &report);
+  (void)plan_shardings(gpt(), mesh, gpus(), options, test::rules(), &report);
   options.planner = "propagate";
   options.tactics = report.found_tactics;
-  const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, testing::rules());
+  const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, test::rules());
   EXPECT_LE(plan.seconds, report.found_seconds * (1 + 1e-9));
 }
 
@@ -228,7 +228,7 @@ TEST(Mcts, TheProgramIsNeverAboveDescents) {
     options.planner = "mcts";
     options.solve_seconds = seconds;
     PlanReport report;
-    (void)plan_shardings(gpt(), Mesh::parse("2x2x2"), host_cluster(), options, testing::rules(),
+    (void)plan_shardings(gpt(), Mesh::parse("2x2x2"), host_cluster(), options, test::rules(),
                          &report);
     EXPECT_LE(report.cost, report.descended_seconds * (1 + 1e-9)) << seconds << " s";
   }
@@ -241,11 +241,11 @@ TEST(Mcts, GoesOnFromTactics) {
   options.tactics = {"batch@a"};
   const Mesh mesh = Mesh::parse("a=2,b=2");
   PlanReport report;
-  const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, testing::rules(), &report);
+  const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, test::rules(), &report);
   EXPECT_EQ(to_string(plan.values.at("tokens"), mesh).substr(0, 4), "[{a}");
   EXPECT_EQ(report.found_tactics.at(0), "batch@a");
   options.planner = "propagate";
-  const Plan alone = plan_shardings(gpt(), mesh, gpus(), options, testing::rules());
+  const Plan alone = plan_shardings(gpt(), mesh, gpus(), options, test::rules());
   EXPECT_LE(plan.seconds, alone.seconds * (1 + 1e-9));
 }
 
@@ -254,7 +254,7 @@ TEST(Mcts, FourAxes) {
   PlanOptions options;
   options.planner = "mcts";
   const Mesh mesh = Mesh::parse("2x2x2x2");
-  const Plan plan = plan_shardings(gpt(), mesh, host_cluster(), options, testing::rules());
+  const Plan plan = plan_shardings(gpt(), mesh, host_cluster(), options, test::rules());
   check_plan(plan, gpt());
 }
 
@@ -263,9 +263,9 @@ TEST(Mcts, TrainsAsOneRankDoes) {
     for (const char* mesh : {"2", "3", "2x2"}) {
       PlanOptions options;
       options.planner = planner;
-      const Plan plan = plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, testing::rules());
+      const Plan plan = plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, test::rules());
       check_plan(plan, gpt());
-      testing::expect_trains_as_one(gpt(), plan);
+      test::expect_trains_as_one(gpt(), plan);
     }
   }
 }

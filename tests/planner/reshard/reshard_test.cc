@@ -121,7 +121,7 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
   }
   const auto ranks = static_cast<size_t>(mesh.size());
   std::vector<std::vector<Tensor>> held(cases.size(), std::vector<Tensor>(ranks));
-  testing::run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
+  test::run_ranks(static_cast<int>(ranks), [&](Communicator& world) {
     std::map<std::vector<int>, std::unique_ptr<Communicator>> groups;
     for (const std::vector<int>& axes : axis_sets) {
       std::vector<std::vector<int>> lists;

@@ -8,11 +8,11 @@
 namespace shardrun {
 namespace {
 
-using testing::collectives;
-using testing::gpt_step;
-using testing::perceptron;
-using testing::rules;
-using testing::small;
+using test::collectives;
+using test::gpt_step;
+using test::perceptron;
+using test::rules;
+using test::small;
 
 Plan plan_of(const Graph& graph, const std::string& planner, const std::string& mesh) {
   PlanOptions options;
@@ -51,7 +51,7 @@ int count_moves(const Graph& graph, const Plan& plan, const std::string& kind, c
 
 void expect_trains_alike(const Graph& graph, const std::string& planner, const std::string& mesh) {
   SCOPED_TRACE(planner + " on " + mesh);
-  testing::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
+  test::expect_trains_as_one(graph, plan_of(graph, planner, mesh));
 }
 
 const Graph& step() {
@@ -299,7 +299,7 @@ TEST(SplitAttention, TrainsAlikeWithQueriesAndKeysCut) {
         EXPECT_EQ(node.in[1].dims[2], std::vector<int>{keys}) << layer << part;
       }
     }
-    testing::expect_trains_as_one(graph, plan);
+    test::expect_trains_as_one(graph, plan);
   }
 }
 

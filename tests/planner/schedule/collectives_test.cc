@@ -8,9 +8,9 @@
 namespace shardrun {
 namespace {
 
-using testing::NamedTensors;
-using testing::rules;
-using testing::ShardedRun;
+using test::NamedTensors;
+using test::rules;
+using test::ShardedRun;
 
 constexpr int kSteps = 5;
 
@@ -103,14 +103,14 @@ void expect_runs_as_one(const Graph& graph, const Plan& plan,
                         const Cluster& cluster = host_cluster()) {
   const Plan one = plan_shardings(graph, Mesh::parse("1"), host_cluster(), {}, rules(), nullptr);
   const std::vector<NamedTensors> batches = floats(graph);
-  const ShardedRun alone = testing::run_sharded(graph, one, batches, 1e-3),
-                   run = testing::run_sharded(graph, plan, batches, 1e-3, 0, cluster);
+  const ShardedRun alone = test::run_sharded(graph, one, batches, 1e-3),
+                   run = test::run_sharded(graph, plan, batches, 1e-3, 0, cluster);
   EXPECT_EQ(run.allocated_bytes, run.predicted_bytes);
   for (size_t s = 0; s < batches.size(); ++s) {
     const double loss = alone.metrics[s].at("loss");
     EXPECT_NEAR(run.metrics[s].at("loss"), loss, 1e-6 * std::abs(loss)) << "step " << s;
     for (const auto& [name, tensor] : alone.outputs[s])
-      EXPECT_LT(testing::relative_difference(run.outputs[s].at(name), tensor), 1e-5) << name;
+      EXPECT_LT(test::relative_difference(run.outputs[s].at(name), tensor), 1e-5) << name;
   }
   EXPECT_NE(alone.metrics[0].at("loss"), alone.metrics[kSteps - 1].at("loss"));
 }

@@ -3,11 +3,11 @@
 
 #include "planner/schedule/colours.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 inline Colours colours_of(const Graph& graph) {
   static RuleCache cache;
   return Colours(graph, rules_of(graph, cache));
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

@@ -13,7 +13,7 @@
 namespace shardrun {
 namespace {
 
-using testing::colours_of;
+using test::colours_of;
 
 Graph figure(const std::string& name) {
   ImportOptions options;
@@ -149,9 +149,9 @@ TEST(Colours, OfAnInputInConflict) {
 TEST(Colours, OfAGptOfAnyDepth) {
   std::set<std::pair<size_t, int>> seen;  // groups, digits
   for (int layers : {2, 4, 9}) {
-    GptOptions o = testing::small();
+    GptOptions o = test::small();
     o.layers = layers;
-    const Graph graph = testing::gpt_step(o);
+    const Graph graph = test::gpt_step(o);
     const Colours colours = colours_of(graph);
     seen.emplace(colours.alike().size(), colours.digits());
     for (const std::vector<int>& group : colours.alike())

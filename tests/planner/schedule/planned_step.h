@@ -12,7 +12,7 @@
 #include "tests/planner/gpt_step.h"
 #include "tests/support/sharded_run.h"
 
-namespace shardrun::testing {
+namespace shardrun::test {
 
 inline RuleCache& rules() {
   static RuleCache cache;
@@ -129,4 +129,4 @@ inline void expect_losses_of_one(const Graph& graph, const Plan& plan) {
   }
 }
 
-}  // namespace shardrun::testing
+}  // namespace shardrun::test

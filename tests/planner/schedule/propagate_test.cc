@@ -11,8 +11,8 @@
 namespace shardrun {
 namespace {
 
-using testing::colours_of;
-using testing::gpt_step;
+using test::colours_of;
+using test::gpt_step;
 
 /// y = relu(x w1) w2.
 Graph perceptron() {
@@ -163,7 +163,7 @@ std::map<std::string, std::string> fixpoint(const Graph& graph,
 }
 
 TEST(Propagation, OrderOfNodesDoesNotMatter) {
-  const Graph graph = testing::gpt_step(testing::small());
+  const Graph graph = test::gpt_step(test::small());
   using Cuts = std::vector<std::pair<std::string, int>>;
   for (const Cuts& cuts : {Cuts{{"tokens", 0}}, Cuts{{"h.0.mlp.c_fc.weight", 1}},
                            Cuts{{"tokens", 0}, {"h.1.attn.c_attn.weight", 1}}, Cuts{{"tokens", 1}},

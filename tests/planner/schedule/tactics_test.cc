@@ -7,11 +7,11 @@
 namespace shardrun {
 namespace {
 
-using testing::collectives;
-using testing::gpt_step;
-using testing::perceptron;
-using testing::rules;
-using testing::small;
+using test::collectives;
+using test::gpt_step;
+using test::perceptron;
+using test::rules;
+using test::small;
 
 Plan plan_of(const Graph& graph, const std::string& mesh, const std::vector<std::string>& tactics,
              PlanOptions options = {}, PlanReport* report = nullptr) {
@@ -142,7 +142,7 @@ TEST(Tactics, SubAxes) {
   const Plan both = plan_of(graph, "r=2*2", {"batch@r"});
   EXPECT_EQ(layout(both, "tokens").substr(0, 10), "[{r.0,r.1}");
   EXPECT_EQ(both.values, plan_of(graph, "r=2*2", {"batch@r.0", "batch@r.1"}).values);
-  testing::expect_trains_as_one(graph, both);
+  test::expect_trains_as_one(graph, both);
   const Plan mixed = plan_of(graph, "r=2*2", {"batch@r.0", "inner@r.1"});
   EXPECT_EQ(layout(mixed, "tokens").substr(0, 6), "[{r.0}");
 }
@@ -198,13 +198,13 @@ TEST(Tactics, TrainAsOneRankDoes) {
          {List{"tokens.1@r"}, List{"#0@r"}, List{"#1@r/0"}, List{"#1@r/1"}, List{"sequence@r"},
           List{"h.0.mlp.c_fc.weight.1@r", "h.1.attn.c_attn.weight.1@r"}}) {
       SCOPED_TRACE(str(tactics[0], " on ", mesh));
-      testing::expect_trains_as_one(graph, plan_of(graph, mesh, tactics));
+      test::expect_trains_as_one(graph, plan_of(graph, mesh, tactics));
     }
   }
   for (const List& tactics : {List{"batch@a", "inner@b", "weights@a"}, List{"#1@a/1", "inner@b"},
                               List{"tokens.0@a", "auto@b"}, List{"batch@a", "tokens.1@b"}}) {
     SCOPED_TRACE(tactics[0] + " on a=2,b=2");
-    testing::expect_trains_as_one(graph, plan_of(graph, "a=2,b=2", tactics));
+    test::expect_trains_as_one(graph, plan_of(graph, "a=2,b=2", tactics));
   }
 }
 
@@ -219,7 +219,7 @@ TEST(Tactics, ResolutionsDiffer) {
 /// then 4 over 3), and where equal parameters are updated in different shards.
 TEST(Tactics, StateLiesAsUpdatesMakeIt) {
   const Graph& graph = gpt(2);
-  testing::expect_trains_as_one(graph, plan_of(graph, "a=2,b=3", {"#1@a/0", "#1@b/1"}));
+  test::expect_trains_as_one(graph, plan_of(graph, "a=2,b=3", {"#1@a/0", "#1@b/1"}));
   GptOptions options = small();
   options.kv_heads = 1;
   options.norm = "rms";

@@ -13,8 +13,8 @@
 namespace shardrun {
 namespace {
 
-using testing::each_solution;
-using testing::random_problem;
+using test::each_solution;
+using test::random_problem;
 
 bool fits(const FactoredProblem& problem, const Solution& solution,
           const std::vector<int64_t>& room) {
@@ -98,7 +98,7 @@ TEST(LimitedSearch, NothingFitsBelowTheLeastPeak) {
     const FactoredProblem problem = random_problem(7, seed, true, 5);
     const int64_t least = least_peak_bytes(problem);
     EXPECT_GT(least, 0) << "seed " << seed;
-    EXPECT_EQ(testing::optimum_within(problem, least - 1), kInfeasible) << "seed " << seed;
+    EXPECT_EQ(test::optimum_within(problem, least - 1), kInfeasible) << "seed " << seed;
   }
 }
 
@@ -107,7 +107,7 @@ TEST(LimitedSearch, TheMethodsAgree) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     const FactoredProblem problem = random_problem(7, seed, true, 5);
     const std::vector<int64_t> room(12, 22);
-    const double best = testing::optimum_within(problem, 22);
+    const double best = test::optimum_within(problem, 22);
     using Method = LimitedOptions::Method;
     for (const Method method : {Method::plain, Method::beam}) {
       const LimitedResult found =

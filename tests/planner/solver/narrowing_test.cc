@@ -13,8 +13,8 @@
 namespace shardrun {
 namespace {
 
-using testing::optimum_within;
-using testing::random_problem;
+using test::optimum_within;
+using test::random_problem;
 
 double optimum(const FactoredProblem& problem) {
   SolveOptions options;

@@ -12,8 +12,8 @@
 namespace shardrun {
 namespace {
 
-using testing::optimum_within;
-using testing::random_problem;
+using test::optimum_within;
+using test::random_problem;
 
 Solution random_solution(const FactoredProblem& problem, std::mt19937_64& random) {
   Solution out;

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "tests/planner/gpt_step.h"
 #include "planner/planner.h"
 #include "planner/space/strategy.h"
+#include "tests/planner/gpt_step.h"
 
 namespace shardrun {
 namespace {
@@ -20,7 +20,7 @@ Graph small_step() {
   options.vocab = 64;
   options.context = 16;
   options.batch = 8;
-  return testing::gpt_step(options);
+  return test::gpt_step(options);
 }
 
 Plan planned(const Graph& graph, const std::string& mesh, const std::string& planner,

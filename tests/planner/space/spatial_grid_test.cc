@@ -225,7 +225,7 @@ void check_case(Family family, const Setting& s, int64_t height, int64_t width, 
                                s.high, " dilation ", s.dilation, " groups ", s.groups,
                                s.last ? " channels last" : "", " image ", height, "x", width);
   for (const Op& op : ops_of(family, s, height, width, kSeed)) {
-    SmallNode node = testing::in_f64(op.name, op.attrs, op.in);
+    SmallNode node = test::in_f64(op.name, op.attrs, op.in);
     const SpmdRule rule = spatial(rules.rule(node.node, node.in), op.height);
     const std::vector<Tensor> wanted = run_reference(node.node, op.operands);
     for (const Cut& cut : cuts) {
@@ -236,12 +236,12 @@ void check_case(Family family, const Setting& s, int64_t height, int64_t width, 
         ++tally.strategies;
         std::string wrong;
         try {
-          wrong = testing::run_strategy(node, op.operands, wanted, plan, cut.mesh, kSeed);
+          wrong = test::run_strategy(node, op.operands, wanted, plan, cut.mesh, kSeed);
         } catch (const std::exception& e) {
           wrong = e.what();
         }
         ASSERT_EQ(wrong, "") << op.name << " " << text << " on mesh " << cut.mesh.to_string()
-                             << ": " << testing::describe(plan, cut.mesh);
+                             << ": " << test::describe(plan, cut.mesh);
         offered = offered || cuts_images(op, plan, cut.axes);
       }
       if (!every_rank_has_a_row(s, height, width, cut)) continue;

@@ -25,25 +25,25 @@ TEST(StrategySharded, EveryStrategyOfEveryOpEqualsUnsharded) {
   for (const OpDef* def : all_ops()) {
     size_t tested = 0, cut = 0, exchanged = 0, by_rows = 0;
     for (size_t k = 0; k < def->samples.size(); ++k) {
-      const testing::Sampled sample = testing::sampled(*def, k, rules, kSeed);
+      const test::Sampled sample = test::sampled(*def, k, rules, kSeed);
       by_rows += sample.by_rows;
       for (const Mesh& mesh : meshes) {
-        const std::vector<Strategy> strategies = testing::strategies_of(sample, mesh, cluster);
+        const std::vector<Strategy> strategies = test::strategies_of(sample, mesh, cluster);
         ASSERT_FALSE(strategies.empty());
         const size_t stride = mesh.axis_count() < 3 ? 1 : strategies.size() / kMostOnThreeAxes + 1;
         for (size_t i = k % stride; i < strategies.size(); i += stride) {
           const bool replicated = i == 0;
           std::string wrong;
           try {
-            wrong = testing::run_strategy(sample.small, sample.operands, sample.wanted,
-                                          strategies[i].node_plan(), mesh, kSeed);
+            wrong = test::run_strategy(sample.small, sample.operands, sample.wanted,
+                                       strategies[i].node_plan(), mesh, kSeed);
           } catch (const std::exception& e) {
             wrong = e.what();
           }
           EXPECT_EQ(wrong, "") << def->name << " sample " << k << " {"
                                << to_string(def->samples[k].attrs) << "} on mesh "
                                << mesh.to_string() << ": "
-                               << testing::describe(strategies[i].node_plan(), mesh);
+                               << test::describe(strategies[i].node_plan(), mesh);
           ++tested;
           cut += replicated ? 0 : 1;
           exchanged += strategies[i].node_plan().exchanges() ? 1 : 0;
