@@ -7,8 +7,8 @@
 #include <array>
 #include <optional>
 
-#include "base/process/control_group.h"
 #include "base/error.h"
+#include "base/process/control_group.h"
 #include "ranks/process_limit.h"
 
 namespace shardrun {
