@@ -64,8 +64,6 @@ class PlanSearch {
   /// fits the options' limit.
   const std::optional<LaidOut>& smallest() const { return smallest_; }
   const std::optional<LaidOut>& fastest() const { return fastest_; }
-  /// Of all plans, whatever they need.
-  double unlimited_bound() const { return unlimited_bound_; }
   /// No plan's claims come to less at their fullest time.
   int64_t least_claims() const { return least_claims_; }
   /// What persists comes to at least so much on a rank, in any plan.

@@ -87,6 +87,7 @@ class Planning {
     return *plan_;
   }
 
+ private:
   bool is_free() const { return kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp; }
   bool too_many_axes() const {
     int axes = 0;

@@ -88,15 +88,14 @@ std::vector<T> reduced(uint64_t test, int ranks, int64_t count, Reduction op) {
 }
 
 template <class T>
-::testing::AssertionResult same_bits(const T* got, const T* want, size_t count) {
+testing::AssertionResult same_bits(const T* got, const T* want, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (std::memcmp(got + i, want + i, sizeof(T)) != 0) {
-      return ::testing::AssertionFailure()
-             << "element " << i << " of " << count << ": got " << got[i] << ", wanted " << want[i]
-             << " (seed " << kSeed << ")";
+      return testing::AssertionFailure() << "element " << i << " of " << count << ": got " << got[i]
+                                         << ", wanted " << want[i] << " (seed " << kSeed << ")";
     }
   }
-  return ::testing::AssertionSuccess();
+  return testing::AssertionSuccess();
 }
 
 struct Staging {

@@ -58,21 +58,25 @@ inline void checked_calls_are_made(Communicator& world) {
   comm->barrier();
 }
 
+/// The last rank calls all_gather, the others broadcast.
+template <class Calls>
+void only_the_last_gathers(Calls& comm) {
+  int64_t mine = 0;
+  std::vector<int64_t> all(static_cast<size_t>(comm.size()));
+  if (comm.rank() == comm.size() - 1) {
+    comm.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DType::i64);
+  } else {
+    comm.broadcast(&mine, 8, 0);
+  }
+}
+
 /// Both sides are named, on every rank, and at once.
 inline void other_calls_are_refused(Communicator& world) {
   const int last = world.size() - 1;
   {
     const auto comm = checked(world);
     comm->barrier();
-    const auto [text, seconds] = refusal([&] {
-      int64_t mine = 0;
-      std::vector<int64_t> all(static_cast<size_t>(comm->size()));
-      if (comm->rank() == last) {
-        comm->all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DType::i64);
-      } else {
-        comm->broadcast(&mine, 8, 0);
-      }
-    });
+    const auto [text, seconds] = refusal([&] { only_the_last_gathers(*comm); });
     expect_parts(text, {"checked collectives: rank 0 enters call 2, broadcast of 8 bytes",
                         "rank " + std::to_string(last) + " call 2, all_gather of " +
                             std::to_string(8 * world.size()) + " bytes"});
@@ -124,15 +128,7 @@ void device_calls_are_checked(Communicator& world, const Over& over) {
     if (part) part->all_reduce(data, 2, DType::f32, Reduction::max, nullptr);
     if (part) part->host().barrier();
     host->barrier();
-    const auto [text, seconds] = refusal([&] {
-      int64_t mine = 0;
-      std::vector<int64_t> all(static_cast<size_t>(comm->size()));
-      if (comm->rank() == last) {
-        comm->all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DType::i64);
-      } else {
-        comm->broadcast(&mine, 8, 0);
-      }
-    });
+    const auto [text, seconds] = refusal([&] { only_the_last_gathers(*comm); });
     expect_parts(text, {"checked collectives: rank 0 enters call 3, device broadcast of 8 bytes",
                         "rank " + std::to_string(last) + " call 3, device all_gather of "});
     EXPECT_LT(seconds, 20) << "it was waited for";

@@ -12,7 +12,7 @@
 namespace shardrun::test {
 namespace {
 
-class LocalCase : public ::testing::TestWithParam<std::tuple<Case, int>> {};
+class LocalCase : public testing::TestWithParam<std::tuple<Case, int>> {};
 
 TEST_P(LocalCase, Holds) {
   const auto& [test, ranks] = GetParam();
@@ -20,8 +20,8 @@ TEST_P(LocalCase, Holds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Communicator, LocalCase,
-                         ::testing::Combine(::testing::ValuesIn(communicator_cases()),
-                                            ::testing::Values(1, 2, 3, 4, 8)),
+                         testing::Combine(testing::ValuesIn(communicator_cases()),
+                                          testing::Values(1, 2, 3, 4, 8)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_" +
                                   std::to_string(std::get<1>(info.param));

@@ -15,14 +15,14 @@ std::unique_ptr<Communicator> world;
 namespace {
 
 /// Failures with the rank in front, one write each so that ranks' lines do not mix.
-class FailurePrinter : public ::testing::EmptyTestEventListener {
+class FailurePrinter : public testing::EmptyTestEventListener {
  public:
   explicit FailurePrinter(int rank) : rank_(rank) {}
   /// GoogleTest does not say later which test runs: it holds its lock while it tells of a failure.
-  void OnTestStart(const ::testing::TestInfo& info) override {
+  void OnTestStart(const testing::TestInfo& info) override {
     test_ = std::string(info.test_suite_name()) + "." + info.name() + " ";
   }
-  void OnTestPartResult(const ::testing::TestPartResult& result) override {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
     std::ostringstream out;
     out << "[rank " << rank_ << "] " << test_
@@ -44,7 +44,7 @@ Communicator& mpi_world() { return *world; }
 }  // namespace shardrun::test
 
 int main(int argc, char** argv) {
-  ::testing::InitGoogleTest(&argc, argv);
+  testing::InitGoogleTest(&argc, argv);
   try {
     shardrun::test::world = shardrun::make_mpi_communicator();
   } catch (const shardrun::Error& error) {
@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   }
   shardrun::Communicator& world = *shardrun::test::world;
   world.set_timeout(30);
-  auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
+  auto& listeners = testing::UnitTest::GetInstance()->listeners();
   if (world.rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new shardrun::test::FailurePrinter(world.rank()));

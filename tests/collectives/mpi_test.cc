@@ -14,7 +14,7 @@
 namespace shardrun::test {
 namespace {
 
-class MpiCase : public ::testing::TestWithParam<Case> {
+class MpiCase : public testing::TestWithParam<Case> {
  protected:
   static void SetUpTestSuite() {
     shared = std::make_unique<InSharedMemory>(mpi_world(), int64_t{16} << 20);
@@ -34,7 +34,7 @@ TEST_P(MpiCase, HoldsInSharedMemory) {
   mpi_world().barrier();
 }
 
-INSTANTIATE_TEST_SUITE_P(Communicator, MpiCase, ::testing::ValuesIn(communicator_cases()),
+INSTANTIATE_TEST_SUITE_P(Communicator, MpiCase, testing::ValuesIn(communicator_cases()),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Mpi, KnowsItsLauncher) { EXPECT_TRUE(launched_by_mpi()); }

@@ -45,7 +45,7 @@ namespace shardrun::test {
 namespace {
 
 /// Nodes of two and of three ranks, the last one perhaps smaller.
-class Nodes : public ::testing::TestWithParam<int> {
+class Nodes : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (mpi_world().size() <= GetParam()) GTEST_SKIP() << "needs two nodes";
@@ -201,7 +201,7 @@ TEST_P(Nodes, ReduceWhereBuffersLie) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Nodes, ::testing::Values(2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, Nodes, testing::Values(2, 3));
 
 }  // namespace
 }  // namespace shardrun::test

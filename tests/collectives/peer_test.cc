@@ -29,7 +29,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-class PeerCase : public ::testing::TestWithParam<std::tuple<Case, int>> {};
+class PeerCase : public testing::TestWithParam<std::tuple<Case, int>> {};
 
 TEST_P(PeerCase, HoldsByTheHost) {
   const auto& [test, ranks] = GetParam();
@@ -51,8 +51,7 @@ TEST_P(PeerCase, HoldsInReach) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Communicator, PeerCase,
-                         ::testing::Combine(::testing::ValuesIn(cases()),
-                                            ::testing::Values(1, 2, 3, 4)),
+                         testing::Combine(testing::ValuesIn(cases()), testing::Values(1, 2, 3, 4)),
                          [](const auto& info) {
                            return std::get<0>(info.param).name + "_" +
                                   std::to_string(std::get<1>(info.param));

@@ -20,7 +20,7 @@ void run_on(int gpus, int ranks, const Case& test) {
   });
 }
 
-class GpuCase : public ::testing::TestWithParam<Case> {};
+class GpuCase : public testing::TestWithParam<Case> {};
 
 TEST_P(GpuCase, HoldsOnOneGpu) {
   std::string why;
@@ -50,7 +50,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Communicator, GpuCase, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Communicator, GpuCase, testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -62,7 +62,7 @@ class NoGpu final : public CudaDevice {
   std::vector<std::weak_ptr<Watch>> watches_;
 };
 
-class Nccl : public ::testing::Test {
+class Nccl : public testing::Test {
  protected:
   /// Under the name by which the real one is looked for, which then is found here.
   void SetUp() override {

@@ -69,7 +69,7 @@ class ShardRuns {
 };
 
 /// A test for each op, as CudaKernelsOf.
-class CudaStrategiesOf : public ::testing::TestWithParam<std::string> {};
+class CudaStrategiesOf : public testing::TestWithParam<std::string> {};
 
 TEST_P(CudaStrategiesOf, EqualUnshardedOnTheGpu) {
   std::string why;
@@ -85,7 +85,7 @@ std::vector<std::string> names_of_ops() {
   for (const OpDef* op : all_ops()) names.push_back(op->name);
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Ops, CudaStrategiesOf, ::testing::ValuesIn(names_of_ops()),
+INSTANTIATE_TEST_SUITE_P(Ops, CudaStrategiesOf, testing::ValuesIn(names_of_ops()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

@@ -47,7 +47,7 @@ Functions functions_of_sources() {
   return out;
 }
 
-class Vendor : public ::testing::TestWithParam<const char*> {};
+class Vendor : public testing::TestWithParam<const char*> {};
 
 TEST_P(Vendor, HasEveryFunctionThatIsNamed) {
   const std::map<std::string, const Library*> libraries = {
@@ -65,7 +65,7 @@ TEST_P(Vendor, HasEveryFunctionThatIsNamed) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, Vendor, ::testing::Values("nccl", "cublas_lt", "cudnn", "nvrtc"),
+INSTANTIATE_TEST_SUITE_P(All, Vendor, testing::Values("nccl", "cublas_lt", "cudnn", "nvrtc"),
                          [](const auto& info) { return std::string(info.param); });
 
 /// cuDNN's frontend looks for the runtimes of CUDA 12 and 13, and gives up where both are there.

@@ -142,7 +142,7 @@ int64_t allocations_of_a_step(const Graph& graph, const Plan& plan, Communicator
   return after - before;
 }
 
-class Allocation : public ::testing::TestWithParam<Case> {};
+class Allocation : public testing::TestWithParam<Case> {};
 
 TEST_P(Allocation, NoneInAStep) {
   const Graph graph = training_graph(GetParam());
@@ -162,7 +162,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Allocation, ::testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Models, Allocation, testing::ValuesIn(cases()), [](const auto& info) {
   return std::string(info.param.name) + "_" + info.param.dtype;
 });
 

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Board : public ::testing::Test {
+class Board : public testing::Test {
  protected:
   void SetUp() override {
     char folder[] = "/tmp/board_XXXXXX";

@@ -261,7 +261,7 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
   const Tensor renumbered(numbers.type()), routing({DType::i64, {routing_size(route)}});
   run_step(CollectiveStep(route, numbers.dtype(), world.rank()), {numbers}, {renumbered, routing},
            *group);
-  if (::testing::Test::HasFatalFailure()) return;
+  if (testing::Test::HasFatalFailure()) return;
 
   const NodeBoxes boxes =
       node_boxes(c.plan, in_shapes, out_shapes, mesh, mesh.coordinates(world.rank()));
@@ -276,7 +276,7 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
   } else {
     table = held;
   }
-  if (::testing::Test::HasFatalFailure()) return;
+  if (testing::Test::HasFatalFailure()) return;
   const auto where = [&] {
     return str(" of ", type, " on mesh ", mesh.to_string(), ", ", to_string(c.plan, false, 0, mesh),
                ", rank ", world.rank(), ", seed ", kSeed);
@@ -319,7 +319,7 @@ void check_rows(RowCase c, const Mesh& mesh, Communicator& world, int64_t& moved
   } else {
     got = mine;
   }
-  if (::testing::Test::HasFatalFailure()) return;
+  if (testing::Test::HasFatalFailure()) return;
   for (int64_t row = shard[0].begin; row < shard[0].end(); ++row) {
     for (int64_t k = 0; k < width; ++k) {
       std::optional<double> want;
@@ -348,7 +348,7 @@ void check_row_exchanges(Communicator& world) {
     int64_t moved = 0;
     for (int i = 0; i < kCases; ++i) {
       check_rows(random_rows(mesh, random), mesh, world, moved);
-      if (::testing::Test::HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
     }
     EXPECT_TRUE(moved > 0 || world.size() == 1);
   }
@@ -362,7 +362,7 @@ void check_exchanges(Communicator& world) {
     for (int i = 0; i < kCases; ++i) {
       check_case(random_case(mesh, random), mesh, world, moved);
       if (i % 3 == 0) check_case(random_blocks(mesh, random), mesh, world, moved);
-      if (::testing::Test::HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
     }
     EXPECT_TRUE(moved > 0 || world.size() == 1);
   }

@@ -187,7 +187,7 @@ void run_mesh(const char* text, const ModelOptions& o, uint32_t seeds) {
     SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
     const Plan plan = test::random_plan(g, mesh, seed);
     expect_close(run_sharded(g, plan, o), want);
-    if (::testing::Test::HasFailure()) {
+    if (testing::Test::HasFailure()) {
       std::cout << to_string(Partition(g, plan, Cluster{}).program(0));
       return;
     }

@@ -68,8 +68,7 @@ bool same(const Tensor& a, const Tensor& b) {
 /// When a step begins.
 bool is_zeroed(const std::string& name) { return name.rfind("accumulated/", 0) == 0; }
 
-class KeptState
-    : public ::testing::TestWithParam<std::tuple<std::string, double, int, std::string>> {
+class KeptState : public testing::TestWithParam<std::tuple<std::string, double, int, std::string>> {
  protected:
   OptimizerOptions options() const {
     OptimizerOptions o;
@@ -107,9 +106,9 @@ TEST_P(KeptState, WhereAGradientIsNotFinite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KeptState,
-                         ::testing::Combine(::testing::Values("adamw", "sgd"),
-                                            ::testing::Values(0.0, 1.0), ::testing::Values(1, 2),
-                                            ::testing::Values("a=1", "a=2", "a=2,b=2")));
+                         testing::Combine(testing::Values("adamw", "sgd"),
+                                          testing::Values(0.0, 1.0), testing::Values(1, 2),
+                                          testing::Values("a=1", "a=2", "a=2,b=2")));
 
 }  // namespace
 }  // namespace shardrun

@@ -10,7 +10,7 @@
 namespace shardrun {
 namespace {
 
-class Safetensors : public ::testing::Test {
+class Safetensors : public testing::Test {
  protected:
   /// A file of this header and so many bytes of data.
   std::string file(const std::string& header, int64_t data_bytes,

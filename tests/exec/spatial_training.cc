@@ -200,7 +200,7 @@ int64_t check_spatial_training(Communicator& world, int plans) {
             same_values(executor.read(b), cut_tensor(want.parameters.at(b.name), b.box), 1e-9))
             << where << ": " << b.name;
       }
-      if (::testing::Test::HasFailure()) return exchanges;
+      if (testing::Test::HasFailure()) return exchanges;
     }
   }
   return exchanges;

@@ -96,7 +96,7 @@ inline bool equal_bytes(const Tensor& a, const Tensor& b) {
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& name)
-      : path_(std::filesystem::path(::testing::TempDir()) / (name + std::to_string(::getpid()))) {
+      : path_(std::filesystem::path(testing::TempDir()) / (name + std::to_string(::getpid()))) {
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }

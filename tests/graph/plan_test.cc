@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-class PlanFile : public ::testing::Test {
+class PlanFile : public testing::Test {
  protected:
   PlanFile()
       : graph_(test::small_model({})),

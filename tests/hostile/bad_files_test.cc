@@ -83,7 +83,7 @@ struct ReaderFiles {
   std::vector<BadFile> (*files)();
 };
 
-class BadFileOf : public ::testing::TestWithParam<ReaderFiles> {};
+class BadFileOf : public testing::TestWithParam<ReaderFiles> {};
 
 TEST_P(BadFileOf, IsRefusedWithFilePlaceAndValue) {
   std::set<std::string> names;
@@ -107,7 +107,7 @@ constexpr ReaderFiles kReaders[] = {{"Model", bad_models},
                                     {"Samples", bad_samples},
                                     {"Problem", bad_problems}};
 
-INSTANTIATE_TEST_SUITE_P(Readers, BadFileOf, ::testing::ValuesIn(kReaders),
+INSTANTIATE_TEST_SUITE_P(Readers, BadFileOf, testing::ValuesIn(kReaders),
                          [](const auto& reader) { return std::string(reader.param.reader); });
 
 TEST(BadFileOfAnyReader, AreManyInAll) {

@@ -11,7 +11,7 @@
 namespace shardrun::test {
 namespace {
 
-class HostileFiles : public ::testing::Test {
+class HostileFiles : public testing::Test {
  protected:
   HostileFiles() {
     GptOptions options;

@@ -49,7 +49,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-class Functions : public ::testing::TestWithParam<size_t> {};
+class Functions : public testing::TestWithParam<size_t> {};
 
 TEST_P(Functions, StayNearTheLibrary) {
   const Case& c = cases()[GetParam()];
@@ -74,7 +74,7 @@ TEST_P(Functions, StayNearTheLibrary) {
   EXPECT_TRUE(std::isnan(c.got(std::numeric_limits<float>::quiet_NaN()))) << c.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Functions, ::testing::Range<size_t>(0, cases().size()),
+INSTANTIATE_TEST_SUITE_P(All, Functions, testing::Range<size_t>(0, cases().size()),
                          [](const auto& info) { return cases()[info.param].name; });
 
 bool same(float a, float b) {

@@ -10,7 +10,7 @@
 namespace shardrun {
 namespace {
 
-class Joined : public ::testing::TestWithParam<DType> {
+class Joined : public testing::TestWithParam<DType> {
  protected:
   Tensor normal(const Shape& shape, DType dtype) {
     Tensor out({dtype, shape});
@@ -106,7 +106,7 @@ TEST_P(Joined, NormsAddWhatPassesThemBy) {
   compare("rms_norm_grad", rms);
 }
 
-INSTANTIATE_TEST_SUITE_P(Floats, Joined, ::testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Floats, Joined, testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
 }  // namespace

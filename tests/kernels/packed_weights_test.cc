@@ -92,7 +92,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-class PackedWeights : public ::testing::TestWithParam<size_t> {};
+class PackedWeights : public testing::TestWithParam<size_t> {};
 
 /// One product may add in another order than the other: to the rounding of the result.
 TEST_P(PackedWeights, GiveTheSameResult) {
@@ -142,7 +142,7 @@ TEST_P(PackedWeights, GiveTheSameResult) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, PackedWeights, ::testing::Range(size_t{0}, cases().size()),
+INSTANTIATE_TEST_SUITE_P(Cases, PackedWeights, testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) { return cases()[info.param].name; });
 
 }  // namespace

@@ -167,7 +167,7 @@ double distance(const Tensor& got, const Tensor& want) {
 }
 
 using Param = std::tuple<size_t, DType, size_t>;
-class PostOps : public ::testing::TestWithParam<Param> {};
+class PostOps : public testing::TestWithParam<Param> {};
 
 TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
   const auto& [which, dtype, of] = GetParam();
@@ -234,9 +234,9 @@ TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PostOps,
-                         ::testing::Combine(::testing::Range(size_t{0}, chains().size()),
-                                            ::testing::Values(DType::f32, DType::bf16),
-                                            ::testing::Range(size_t{0}, products().size())),
+                         testing::Combine(testing::Range(size_t{0}, chains().size()),
+                                          testing::Values(DType::f32, DType::bf16),
+                                          testing::Range(size_t{0}, products().size())),
                          [](const auto& info) {
                            return str(chains()[std::get<0>(info.param)].name, "_",
                                       std::get<1>(info.param), "_",

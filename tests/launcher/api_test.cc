@@ -17,7 +17,7 @@
 namespace shardrun {
 namespace {
 
-class Api : public ::testing::Test {
+class Api : public testing::Test {
  protected:
   Api() {
     std::filesystem::create_directories(folder_);

@@ -10,7 +10,7 @@
 namespace shardrun {
 namespace {
 
-class DataFolder : public ::testing::Test {
+class DataFolder : public testing::Test {
  protected:
   DataFolder()
       : path_(std::filesystem::temp_directory_path() / str("shardrun_contents_", getpid())) {

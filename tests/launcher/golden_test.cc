@@ -64,7 +64,7 @@ Tensor shaped(const Tensor& tensor, const Shape& shape) {
   return out;
 }
 
-class Golden : public ::testing::TestWithParam<Case> {
+class Golden : public testing::TestWithParam<Case> {
  protected:
   const GoldenModel golden_ = test::load_golden(GetParam().model, GetParam().exporter, "");
 
@@ -171,7 +171,7 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Golden, ::testing::ValuesIn(cases()), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, Golden, testing::ValuesIn(cases()), [](const auto& info) {
   return std::string(info.param.model) + "_" + info.param.exporter;
 });
 

@@ -56,7 +56,7 @@ std::vector<nlohmann::json> evals(const std::string& text) {
   return out;
 }
 
-class Graphs : public ::testing::Test {
+class Graphs : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     at_ = new Workspace;

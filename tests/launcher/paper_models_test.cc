@@ -41,7 +41,7 @@ std::string ring_npz() {
        {"target", npy("<f4", shape(kNodes, kOutputs), bytes_of(wanted))}});
 }
 
-class PaperModels : public ::testing::Test {
+class PaperModels : public testing::Test {
  protected:
   void make(const std::string& call) {
     const Outcome made = at_.shardrun(call);

@@ -20,7 +20,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-class Profile : public ::testing::Test {
+class Profile : public testing::Test {
  protected:
   Profile() {
     const Outcome made = folder_.shardrun(

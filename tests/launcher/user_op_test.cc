@@ -17,7 +17,7 @@ namespace {
 
 using test::OnnxBytes;
 
-class UserOps : public ::testing::Test {
+class UserOps : public testing::Test {
  protected:
   UserOps() {
     static const bool once = [] {

@@ -80,7 +80,7 @@ std::vector<double> read_numbers(const std::filesystem::path& path) {
   return out;
 }
 
-class Gat : public ::testing::TestWithParam<bool> {
+class Gat : public testing::TestWithParam<bool> {
  protected:
   TemporaryFolder folder;
   std::string path = (folder / "gat.onnx").string();
@@ -174,7 +174,7 @@ TEST(GatElsewhere, PassesTheCheckerAndRuns) {
   EXPECT_EQ(read_numbers(out), read_numbers(SHARDRUN_SOURCE_DIR "/tests/models/gat_logits.txt"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Gat, ::testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Forms, Gat, testing::Bool(),
                          [](const auto& info) { return info.param ? "dense" : "sparse"; });
 
 TEST(GatPresets, HaveTheirNamesSizes) {

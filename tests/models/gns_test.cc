@@ -170,7 +170,7 @@ class ByHand {
   const Interpreter& weights_;
 };
 
-class Gns : public ::testing::TestWithParam<bool> {
+class Gns : public testing::TestWithParam<bool> {
  protected:
   TemporaryFolder folder;
   std::string path = (folder / "gns.onnx").string();
@@ -213,7 +213,7 @@ TEST_P(Gns, DescribedWeightsAreTheStoredOnes) {
   EXPECT_EQ(elements, count);
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Gns, ::testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Forms, Gns, testing::Bool(),
                          [](const auto& info) { return info.param ? "globals" : "plain"; });
 
 TEST(GnsElsewhere, PassesTheCheckerAndRuns) {

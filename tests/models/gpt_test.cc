@@ -105,7 +105,7 @@ void expect_close(const Tensor& got, const std::vector<double>& want) {
   }
 }
 
-class Gpt : public ::testing::Test {
+class Gpt : public testing::Test {
  protected:
   TemporaryFolder folder;
   std::string path = (folder / "gpt.onnx").string();

@@ -38,7 +38,7 @@ Graph import(const std::string& path, ImportReport* report = nullptr) {
   return import_onnx(path, options, report);
 }
 
-class UNet : public ::testing::Test {
+class UNet : public testing::Test {
  protected:
   TemporaryFolder folder;
   std::string path = (folder / "unet.onnx").string();

@@ -35,7 +35,7 @@ WideResNetOptions tiny(Family family) {
   return o;
 }
 
-class WideResNet : public ::testing::Test {
+class WideResNet : public testing::Test {
  protected:
   TemporaryFolder folder;
   std::string path = (folder / "wide-resnet.onnx").string();

@@ -83,7 +83,7 @@ TEST(Experts, FewerThanRanksShareASubAxis) {
 }
 
 /// Experts whose weights are too large to be whole on each device are cut as above, unasked.
-class ExpertsOnGpus : public ::testing::Test {
+class ExpertsOnGpus : public testing::Test {
  protected:
   static Plan plan_of(const Graph& graph, const std::string& mesh) {
     return plan_shardings(graph, Mesh::parse(mesh), load_cluster("h100"), {}, rules(), nullptr);

@@ -17,7 +17,7 @@ RuleCache& rules() {
   return cache;
 }
 
-class MemoryLimits : public ::testing::Test {
+class MemoryLimits : public testing::Test {
  protected:
   /// nullopt: refused, and `least_` is the limit that is named.
   std::optional<Plan> within(int64_t limit, const std::string& planner = "auto") {

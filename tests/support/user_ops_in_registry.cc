@@ -21,7 +21,7 @@ std::vector<OpDef::Sample> samples(const std::string& name) {
   return {};
 }
 
-class WithUserOps : public ::testing::Environment {
+class WithUserOps : public testing::Environment {
  public:
   void SetUp() override {
     for (const UserOp& op : user_ops()) {
@@ -31,8 +31,7 @@ class WithUserOps : public ::testing::Environment {
   }
 };
 
-const ::testing::Environment* const kEnvironment =
-    ::testing::AddGlobalTestEnvironment(new WithUserOps);
+const testing::Environment* const kEnvironment = testing::AddGlobalTestEnvironment(new WithUserOps);
 
 }  // namespace
 }  // namespace shardrun::test

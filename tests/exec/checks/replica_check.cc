@@ -235,7 +235,7 @@ class Flips {
       return said.find(name) != std::string::npos;
     });
     if (rank == static_cast<size_t>(world_.rank())) {
-      EXPECT_TRUE(named) << ::testing::PrintToString(names) << ": " << said;
+      EXPECT_TRUE(named) << testing::PrintToString(names) << ": " << said;
     }
     // Of two replicas both are named.
     const std::string wanted = str("rank ", rank);

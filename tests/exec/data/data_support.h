@@ -20,10 +20,10 @@ namespace shardrun::test {
 
 using BatchRole = BatchField::Role;
 
-class DataTest : public ::testing::Test {
+class DataTest : public testing::Test {
  protected:
   void SetUp() override {
-    const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
+    const auto* test = testing::UnitTest::GetInstance()->current_test_info();
     folder_ = std::filesystem::temp_directory_path() /
               ("shardrun_data_" + std::string(test->name()) + "_" + std::to_string(getpid()));
     std::filesystem::create_directories(folder_);

@@ -18,7 +18,7 @@ struct Case {
   const char* exporter;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.model << "." << c.exporter; }
-std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+std::string name_of(const testing::TestParamInfo<Case>& info) {
   return std::string(info.param.model) + "_" + info.param.exporter;
 }
 
@@ -29,7 +29,7 @@ GoldenModel load(const Case& c) {
   return test::load_golden(c.model, c.exporter, "cross-entropy", options);
 }
 
-class OnnxGraphs : public ::testing::TestWithParam<Case> {};
+class OnnxGraphs : public testing::TestWithParam<Case> {};
 
 TEST_P(OnnxGraphs, ForwardLossAndGradients) { load(GetParam()).expect_first_pass(kTolerance); }
 
@@ -49,15 +49,15 @@ TEST(EdgeSoftmax, IsOneOverSegments) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnnxGraphs,
-                         ::testing::Values(Case{"gat_dense", "dynamo"}, Case{"gat_dense", "legacy"},
-                                           Case{"gat_conv", "dynamo"}, Case{"gat_conv", "legacy"},
-                                           Case{"gat_loops", "dynamo"}, Case{"gat_loops", "legacy"},
-                                           Case{"gat_edges", "dynamo"}, Case{"gat_edges", "legacy"},
-                                           Case{"gat_edge_loops", "dynamo"},
-                                           Case{"gat_edge_loops", "legacy"}),
+                         testing::Values(Case{"gat_dense", "dynamo"}, Case{"gat_dense", "legacy"},
+                                         Case{"gat_conv", "dynamo"}, Case{"gat_conv", "legacy"},
+                                         Case{"gat_loops", "dynamo"}, Case{"gat_loops", "legacy"},
+                                         Case{"gat_edges", "dynamo"}, Case{"gat_edges", "legacy"},
+                                         Case{"gat_edge_loops", "dynamo"},
+                                         Case{"gat_edge_loops", "legacy"}),
                          name_of);
 
-class OnnxGraphsOnMeshes : public ::testing::TestWithParam<Case> {};
+class OnnxGraphsOnMeshes : public testing::TestWithParam<Case> {};
 
 /// Nodes, or edges, over the first axis (11 over 3 is 4, 4, 3; 34 is 12, 12, 10), heads over the
 /// last.
@@ -97,8 +97,8 @@ TEST_P(OnnxGraphsOnMeshes, ThreeSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnnxGraphsOnMeshes,
-                         ::testing::Values(Case{"gat_dense", "legacy"}, Case{"gat_conv", "dynamo"},
-                                           Case{"gat_edge_loops", "legacy"}),
+                         testing::Values(Case{"gat_dense", "legacy"}, Case{"gat_conv", "dynamo"},
+                                         Case{"gat_edge_loops", "legacy"}),
                          name_of);
 
 TEST(SelfLoops, EdgesAreAConstantWhereTheyDecideSizes) {

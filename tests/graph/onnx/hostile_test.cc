@@ -16,7 +16,7 @@ using test::ModelBuilder;
 using test::TemporaryFolder;
 using test::write_bytes;
 
-class OnnxHostile : public ::testing::Test {
+class OnnxHostile : public testing::Test {
  protected:
   TemporaryFolder folder;
 

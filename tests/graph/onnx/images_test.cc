@@ -39,7 +39,7 @@ GoldenModel load(const Case& c) {
   return load(c.model, c.exporter, options);
 }
 
-class OnnxImages : public ::testing::TestWithParam<Case> {};
+class OnnxImages : public testing::TestWithParam<Case> {};
 
 TEST_P(OnnxImages, ForwardLossAndGradients) {
   const GoldenModel model = load(GetParam());
@@ -60,7 +60,7 @@ TEST_P(OnnxImages, ThreeStepsAndRunningStatistics) {
 }
 
 /// One export of each model: the others make the same graph, as the tests above show.
-class OnnxImagesOnMeshes : public ::testing::TestWithParam<Case> {};
+class OnnxImagesOnMeshes : public testing::TestWithParam<Case> {};
 
 TEST_P(OnnxImagesOnMeshes, ThreeSteps) {
   const GoldenModel model = load(GetParam());
@@ -107,15 +107,15 @@ TEST_P(OnnxImagesOnMeshes, ThreeSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnnxImages,
-                         ::testing::Values(Case{"wrn", "dynamo"}, Case{"wrn", "legacy"},
-                                           Case{"wrn", "dynamo_eval", true},
-                                           Case{"wrn", "legacy_eval", true},
-                                           Case{"shapes", "dynamo"}, Case{"shapes", "legacy"}),
+                         testing::Values(Case{"wrn", "dynamo"}, Case{"wrn", "legacy"},
+                                         Case{"wrn", "dynamo_eval", true},
+                                         Case{"wrn", "legacy_eval", true}, Case{"shapes", "dynamo"},
+                                         Case{"shapes", "legacy"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.exporter;
                          });
 INSTANTIATE_TEST_SUITE_P(All, OnnxImagesOnMeshes,
-                         ::testing::Values(Case{"wrn", "dynamo"}, Case{"shapes", "legacy"}),
+                         testing::Values(Case{"wrn", "dynamo"}, Case{"shapes", "legacy"}),
                          [](const auto& info) { return std::string(info.param.model); });
 
 /// Validation normalises by the running statistics, as an export in evaluation mode does, and moves

@@ -12,7 +12,7 @@
 
 namespace shardrun::test {
 
-class ImportTest : public ::testing::Test {
+class ImportTest : public testing::Test {
  protected:
   TemporaryFolder folder;
   ImportOptions options;

@@ -21,7 +21,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.model << "." << c.exporter; }
 
-class Lost : public ::testing::TestWithParam<Case> {};
+class Lost : public testing::TestWithParam<Case> {};
 
 /// Weights that the exporter folded a transposition into have lost their names; the losses show
 /// what becomes of them.
@@ -50,10 +50,10 @@ TEST_P(Lost, LossGradientsAndThreeSteps) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, Lost,
-    ::testing::Values(Case{"losses", "dynamo"}, Case{"losses", "dynamo_default"},
-                      Case{"scattered", "dynamo"}, Case{"scattered", "dynamo_default"},
-                      Case{"detached", "dynamo"}, Case{"detached", "dynamo_default"},
-                      Case{"lost_fresh", "dynamo"}, Case{"lost_fresh", "dynamo_default"}),
+    testing::Values(Case{"losses", "dynamo"}, Case{"losses", "dynamo_default"},
+                    Case{"scattered", "dynamo"}, Case{"scattered", "dynamo_default"},
+                    Case{"detached", "dynamo"}, Case{"detached", "dynamo_default"},
+                    Case{"lost_fresh", "dynamo"}, Case{"lost_fresh", "dynamo_default"}),
     [](const auto& info) { return std::string(info.param.model) + "_" + info.param.exporter; });
 
 /// One note says what was applied, whatever the number of nodes.

@@ -48,7 +48,7 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.model << "." << c.exporter; }
 
-class OnnxModels : public ::testing::TestWithParam<Case> {};
+class OnnxModels : public testing::TestWithParam<Case> {};
 
 TEST_P(OnnxModels, LossGradientsAndThreeSteps) {
   const GoldenModel model = load(GetParam().model, GetParam().exporter);
@@ -104,12 +104,12 @@ TEST_P(OnnxModels, ThreeStepsOnMeshes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnnxModels,
-                         ::testing::Values(Case{"rotary", "dynamo"}, Case{"rotary", "legacy"},
-                                           Case{"relative", "dynamo"}, Case{"relative", "legacy"},
-                                           Case{"classes", "dynamo"}, Case{"classes", "legacy"},
-                                           Case{"encoder", "dynamo"}, Case{"encoder", "legacy"},
-                                           Case{"recurrent", "dynamo"}, Case{"recurrent", "legacy"},
-                                           Case{"quantised", "dynamo"}),
+                         testing::Values(Case{"rotary", "dynamo"}, Case{"rotary", "legacy"},
+                                         Case{"relative", "dynamo"}, Case{"relative", "legacy"},
+                                         Case{"classes", "dynamo"}, Case{"classes", "legacy"},
+                                         Case{"encoder", "dynamo"}, Case{"encoder", "legacy"},
+                                         Case{"recurrent", "dynamo"}, Case{"recurrent", "legacy"},
+                                         Case{"quantised", "dynamo"}),
                          [](const auto& info) {
                            return std::string(info.param.model) + "_" + info.param.exporter;
                          });

@@ -15,7 +15,7 @@ constexpr int64_t kRows = 4, kEdges = 6, kWidth = 3;
 /// Indices [6], one of them negative, as rows of a [4, 3].
 const std::vector<int64_t> kIndices = {2, 0, -1, 2, 3, 0};
 
-class OnnxRows : public ::testing::Test {
+class OnnxRows : public testing::Test {
  protected:
   TemporaryFolder folder;
   ImportOptions options;

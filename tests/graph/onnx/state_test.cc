@@ -77,7 +77,7 @@ void begin_as_dynamo(const std::string& model, const Graph& graph, Interpreter& 
   }
 }
 
-class State : public ::testing::TestWithParam<std::tuple<Case, int>> {};
+class State : public testing::TestWithParam<std::tuple<Case, int>> {};
 
 /// Six steps by the reference kernels, each with so many micro-batches, and a validation behind it.
 TEST_P(State, MovesAsPyTorchMovesIt) {
@@ -132,17 +132,17 @@ TEST_P(State, MovesAsPyTorchMovesIt) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, State,
-    ::testing::Combine(
-        ::testing::Values(Case{"state_averages", "dynamo"}, Case{"state_spectral", "dynamo"},
-                          Case{"state_momentum", "dynamo"}, Case{"state_codebook", "dynamo"},
-                          Case{"state_projected", "dynamo"}, Case{"state_quantile", "dynamo"},
-                          Case{"state_instances", "dynamo"}, Case{"state_instance", "dynamo"},
-                          Case{"state_recurrent", "dynamo"}, Case{"state_pair", "dynamo"},
-                          Case{"state_twice", "dynamo"}, Case{"state_twice", "legacy"},
-                          Case{"state_averages", "legacy"}, Case{"state_momentum", "legacy"},
-                          Case{"state_instance", "legacy"}, Case{"state_queue", "dynamo"},
-                          Case{"state_samples", "dynamo"}, Case{"state_filled", "dynamo"}),
-        ::testing::Values(1, 2)),
+    testing::Combine(
+        testing::Values(Case{"state_averages", "dynamo"}, Case{"state_spectral", "dynamo"},
+                        Case{"state_momentum", "dynamo"}, Case{"state_codebook", "dynamo"},
+                        Case{"state_projected", "dynamo"}, Case{"state_quantile", "dynamo"},
+                        Case{"state_instances", "dynamo"}, Case{"state_instance", "dynamo"},
+                        Case{"state_recurrent", "dynamo"}, Case{"state_pair", "dynamo"},
+                        Case{"state_twice", "dynamo"}, Case{"state_twice", "legacy"},
+                        Case{"state_averages", "legacy"}, Case{"state_momentum", "legacy"},
+                        Case{"state_instance", "legacy"}, Case{"state_queue", "dynamo"},
+                        Case{"state_samples", "dynamo"}, Case{"state_filled", "dynamo"}),
+        testing::Values(1, 2)),
     [](const auto& info) {
       std::string name =
           name_of(std::get<0>(info.param)) + "_" + std::to_string(std::get<1>(info.param));

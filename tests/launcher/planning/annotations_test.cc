@@ -17,7 +17,7 @@ using test::TemporaryFolder;
 
 constexpr int64_t kImages = 5;  // samples of the model that brings no loss
 
-class InFiles : public ::testing::Test {
+class InFiles : public testing::Test {
  protected:
   InFiles() {
     GptModel gpt;

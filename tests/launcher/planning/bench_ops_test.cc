@@ -17,7 +17,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-class BenchOps : public ::testing::Test {
+class BenchOps : public testing::Test {
  protected:
   BenchOps() {
     const Outcome made = folder_.shardrun(

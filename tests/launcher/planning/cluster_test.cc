@@ -9,7 +9,7 @@
 namespace shardrun::test {
 namespace {
 
-class ClusterOption : public ::testing::Test {
+class ClusterOption : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     at_ = std::make_unique<Workspace>();

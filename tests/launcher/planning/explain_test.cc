@@ -19,7 +19,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-class Explains : public ::testing::Test {
+class Explains : public testing::Test {
  protected:
   Explains() {
     const Outcome gpt = folder_.shardrun(

@@ -14,7 +14,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-class Look : public ::testing::Test {
+class Look : public testing::Test {
  protected:
   Look() {
     const Outcome made = folder_.shardrun(

@@ -231,7 +231,7 @@ class LoopReader {
   json plan_;
 };
 
-class PrintedLoops : public ::testing::Test {
+class PrintedLoops : public testing::Test {
  protected:
   /// The lines for a plan that `how` makes, once they are read back as the plan.
   std::string loops(const std::string& how) {

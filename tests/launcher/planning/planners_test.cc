@@ -29,7 +29,7 @@ std::string model_file() {
   return (std::filesystem::temp_directory_path() / name).string();
 }
 
-class Planners : public ::testing::TestWithParam<Row> {};
+class Planners : public testing::TestWithParam<Row> {};
 
 TEST_P(Planners, OursIsNeverWorse) {
   const Row& row = GetParam();
@@ -86,7 +86,7 @@ TEST_P(Planners, OursIsNeverWorse) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table2, Planners,
-    ::testing::Values(
+    testing::Values(
         Row{1, 1, 10240, 40, {"dp", "fsdp", "megatron"}, {}},
         Row{2, 2, 10240, 40, {"megatron", "megatron-sp", "zero2", "fsdp", "zero1"}, {"dp"}},
         Row{4,

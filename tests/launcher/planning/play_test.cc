@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-class Play : public ::testing::Test {
+class Play : public testing::Test {
  protected:
   Play() {
     const Outcome made = folder_.shardrun(

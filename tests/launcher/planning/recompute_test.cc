@@ -69,7 +69,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-class Recompute : public ::testing::TestWithParam<size_t> {
+class Recompute : public testing::TestWithParam<size_t> {
  protected:
   Recompute() : which_(cases()[GetParam()]), path_(temporary(std::string(which_.name) + ".onnx")) {
     which_.write(path_);
@@ -292,11 +292,11 @@ TEST_P(RecomputeOnFourRanks, CutsAndComputesAgain) {
   EXPECT_LT(plan.predicted_seconds(), 1.15 * keeping.predicted_seconds());
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpt, KeptCasts, ::testing::Values(size_t{0}));
-INSTANTIATE_TEST_SUITE_P(WideResNet, KeptLayouts, ::testing::Values(size_t{1}));
-INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnTwoRanks, ::testing::Values(size_t{0}));
-INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnFourRanks, ::testing::Values(size_t{0}));
-INSTANTIATE_TEST_SUITE_P(Models, Recompute, ::testing::Range(size_t{0}, cases().size()),
+INSTANTIATE_TEST_SUITE_P(Gpt, KeptCasts, testing::Values(size_t{0}));
+INSTANTIATE_TEST_SUITE_P(WideResNet, KeptLayouts, testing::Values(size_t{1}));
+INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnTwoRanks, testing::Values(size_t{0}));
+INSTANTIATE_TEST_SUITE_P(Gpt, RecomputeOnFourRanks, testing::Values(size_t{0}));
+INSTANTIATE_TEST_SUITE_P(Models, Recompute, testing::Range(size_t{0}, cases().size()),
                          [](const auto& info) {
                            std::string name = cases()[info.param].name;
                            name.erase(std::remove(name.begin(), name.end(), '-'), name.end());

@@ -31,7 +31,7 @@ double cut_along(const TrainingPlan& plan, size_t dim) {
   return all == 0 ? 0 : static_cast<double>(cut) / all;
 }
 
-class SpatialChoice : public ::testing::Test {
+class SpatialChoice : public testing::Test {
  protected:
   static Model load(World& world, int64_t image, int64_t batch) {
     const std::string path = (std::filesystem::temp_directory_path() /

@@ -25,7 +25,7 @@ struct Job {
   std::string loss = {};
 };
 
-class Replicas : public ::testing::Test {
+class Replicas : public testing::Test {
  protected:
   ~Replicas() override { std::filesystem::remove(path_); }
 

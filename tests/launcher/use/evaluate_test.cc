@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::Workspace;
 
-class Evaluate : public ::testing::Test {
+class Evaluate : public testing::Test {
  protected:
   Evaluate() {
     at_.write("text.txt", test::prose(4000));

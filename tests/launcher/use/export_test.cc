@@ -79,7 +79,7 @@ std::set<std::string> names_of(const std::map<std::string, FoundTensor>& tensors
   return out;
 }
 
-class Export : public ::testing::Test {
+class Export : public testing::Test {
  protected:
   Workspace at_;
 

@@ -87,7 +87,7 @@ TEST(Exports, DynamoDefaultOnFreshWeightsIsRepaired) {
 }
 
 /// A file whose nodes' metadata are gone.
-class WithoutCalls : public ::testing::Test {
+class WithoutCalls : public testing::Test {
  protected:
   WithoutCalls() {
     ::onnx::ModelProto model;

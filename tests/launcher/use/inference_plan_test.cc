@@ -11,7 +11,7 @@ namespace {
 
 const std::string kLogits = std::string(SHARDRUN_GOLDEN) + "/wrn.dynamo_eval.onnx ";
 
-class InferencePlan : public ::testing::Test {
+class InferencePlan : public testing::Test {
  protected:
   Outcome done(const std::string& call) const {
     Outcome run = at_.shardrun(call);

@@ -34,7 +34,7 @@ void wide_resnet(const std::string& path) {
   write_wide_resnet(model, path);
 }
 
-class Resume : public ::testing::Test {
+class Resume : public testing::Test {
  protected:
   Resume() {
     fs::remove_all(root_);

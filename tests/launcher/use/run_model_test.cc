@@ -85,7 +85,7 @@ void expect_close(const Array& got, const Array& want, double tolerance) {
   EXPECT_LE(largest, tolerance * size);
 }
 
-class RunModel : public ::testing::Test {
+class RunModel : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return at_.path() + "/" + name; }
 

@@ -16,7 +16,7 @@ using test::Workspace;
 
 const std::string kGolden = SHARDRUN_GOLDEN;
 
-class Sample : public ::testing::Test {
+class Sample : public testing::Test {
  protected:
   Sample() { at_.write("text.txt", test::prose(6000)); }
   std::string path(const std::string& name) const { return at_.path() + "/" + name; }

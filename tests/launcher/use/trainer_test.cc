@@ -55,7 +55,7 @@ struct Names {
   }
 };
 
-class TrainerTest : public ::testing::Test {
+class TrainerTest : public testing::Test {
  protected:
   TrainerTest() {
     fs::remove_all(root_);

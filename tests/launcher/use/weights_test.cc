@@ -43,7 +43,7 @@ std::string begin(const std::string& module, const std::string& exporter,
          (weights.empty() ? golden(module + ".after.safetensors") : weights) + " ";
 }
 
-class Weights : public ::testing::Test {
+class Weights : public testing::Test {
  protected:
   Workspace at_;
 

@@ -91,7 +91,7 @@ TEST(ProblemFile, OwnFormHasNoOtherFieldsAndWholeEdges) {
 
 /// 2^53 + 1 lies between two doubles. Above 2^53 those that are doubles are exact as well.
 TEST(ProblemFile, SaysWhichCostIsRounded) {
-  const std::string path = ::testing::TempDir() + "rounded_" + std::to_string(::getpid()) + ".json";
+  const std::string path = testing::TempDir() + "rounded_" + std::to_string(::getpid()) + ".json";
   const auto rounded = [&](const std::string& text) {
     std::ofstream(path) << text;
     std::string said = "?";

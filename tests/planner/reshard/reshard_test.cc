@@ -170,7 +170,7 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
             << to_string(shape) << " on " << mesh.to_string() << ", rank " << rank << ", element "
             << local;
       });
-      if (::testing::Test::HasFatalFailure()) return;
+      if (testing::Test::HasFatalFailure()) return;
     }
   }
 }

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class RuleFileTest : public ::testing::Test {
+class RuleFileTest : public testing::Test {
  protected:
   void SetUp() override {
     char folder[] = "/tmp/rule_file_XXXXXX";

@@ -265,15 +265,15 @@ TEST(Baselines, MegatronLeavesRanksWithoutColumns) {
   EXPECT_EQ(layout(plan_of(g, "megatron", "a=2,b=3"), "w0"), "[-, {a,b}]");
 }
 
-class TrainsAlike : public ::testing::TestWithParam<const char*> {};
+class TrainsAlike : public testing::TestWithParam<const char*> {};
 
 TEST_P(TrainsAlike, OnTwoThreeAndFourRanks) {
   for (const char* mesh : {"r=2", "r=3", "r=4", "r=2,s=2"})
     expect_trains_alike(step(), GetParam(), mesh);
 }
 INSTANTIATE_TEST_SUITE_P(Baselines, TrainsAlike,
-                         ::testing::Values("dp", "zero1", "zero2", "fsdp", "megatron",
-                                           "megatron-sp"));
+                         testing::Values("dp", "zero1", "zero2", "fsdp", "megatron",
+                                         "megatron-sp"));
 
 /// Queries cut by one axis and keys by the other: a rank has a block of a head's scores.
 TEST(SplitAttention, TrainsAlikeWithQueriesAndKeysCut) {
