@@ -243,11 +243,11 @@ TEST_F(Options, PlansForOtherMachines) {
 
 TEST_F(Options, PlansInFiles) {
   const std::string job = "gpt.onnx --data text:text.txt --batch 4 --steps 5";
-  const std::string ask = "plan gpt.onnx --batch 4 --memory 600KB --ranks 4";
+  const std::string ask = "plan gpt.onnx --batch 4 --memory 650KB --ranks 4";
   const Outcome planned = at_->shardrun(ask + " --mesh 2x2 -o p.json");
   ASSERT_EQ(planned.status, 0) << describe(planned);
   const TrainingRun from_file = train(*at_, mpi(4), job + " --plan p.json");
-  const TrainingRun searched = train(*at_, mpi(4), job + " --mesh 2x2 --arena 600KB");
+  const TrainingRun searched = train(*at_, mpi(4), job + " --mesh 2x2 --arena 650KB");
   EXPECT_EQ(from_file.loss_texts, searched.loss_texts);
   EXPECT_EQ(from_file.predicted, searched.predicted);
   EXPECT_FALSE(from_file.losses.empty());

@@ -95,23 +95,24 @@ TEST_F(Training, MeshesAgree) {
                 {mpi(2), "--mesh 2", 0.6},
                 {mpi(4), "--mesh 2x2", 0.6},
                 {threads(8), "--mesh 8 --plan-seconds 1", 0.45},
-                {threads(8), "--mesh 2x2x2", 0.65}});
+                {threads(8), "--mesh 2x2x2 --plan-seconds 1", 0.65}});
 }
 
 TEST_F(Training, UnevenMeshesAgree) {
   expect_equal("uneven.onnx --data tokens:tokens.bin --batch 5 --steps 50 --lr 1e-3",
                {{mpi(2), "--mesh 2", 0.7},
                 {mpi(4), "--mesh 4 --plan-seconds 1", 0.75},
-                {threads(4), "--mesh a=2,b=2", 0.5},
-                {threads(3), "--plan-seconds 3", 0.65},
-                {threads(8), "--mesh 2x2x2", 0.5}});
+                {threads(4), "--mesh a=2,b=2 --plan-seconds 1", 0.5},
+                {threads(3), "--plan-seconds 1", 0.65},
+                {threads(8), "--mesh 2x2x2 --plan-seconds 1", 0.5}});
 }
 
 TEST_F(Training, LlamaAndGemmaAgree) {
   expect_equal("llama.onnx --data text:text.txt --batch 8 --steps 20 --lr 1e-3",
-               {{mpi(2), "--mesh 2", 0.6}, {threads(8), "--mesh 2x4", 0.42}});
+               {{mpi(2), "--mesh 2", 0.6}, {threads(8), "--mesh 2x4 --plan-seconds 1", 0.42}});
   expect_equal("gemma.onnx --data tokens:tokens.bin --batch 5 --steps 20 --lr 1e-3",
-               {{threads(4), "--mesh 2x2", 0.6}, {threads(3), "--mesh 3", 0.55}});
+               {{threads(4), "--mesh 2x2 --plan-seconds 1", 0.6},
+                {threads(3), "--mesh 3 --plan-seconds 1", 0.55}});
 }
 
 TEST_F(Training, PlannersAgree) {

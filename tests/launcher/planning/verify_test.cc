@@ -18,7 +18,7 @@ std::string gpt(double dropout = 0, int64_t vocab = 257) {
                                .string();
   GptModel model;
   model.layers = 2;
-  model.hidden = 128;
+  model.hidden = 64;
   model.heads = 4;
   model.vocab = vocab;
   model.context = 32;
@@ -101,7 +101,7 @@ void expect_one_ranks_losses(const std::string& path, const ModelOptions& option
 
 /// The logits stay cut along a vocabulary that no number of ranks divides.
 TEST(Verify, ALossOfACutVocabularyIsOneRanks) {
-  const std::string path = gpt(0, 5003);
+  const std::string path = gpt(0, 2003);
   for (const char* dtype : {"f32", "bf16"}) {
     SCOPED_TRACE(dtype);
     ModelOptions options;
@@ -132,7 +132,7 @@ TEST(Verify, AttentionOfCutKeysIsOneRanks) {
 }
 
 /// A GPT on disk, planned for four ranks.
-class Explained : public ::testing::Test {
+class Explained : public testing::Test {
  protected:
   Explained() : world_(World::threads(4)), path_(gpt()), model_(load()), plan_(planned("2x2")) {}
   ~Explained() override { std::filesystem::remove(path_); }

@@ -157,7 +157,8 @@ TEST(Mcts, DescentsAreNearTheBound) {
       ASSERT_TRUE(all && all->best);
       EXPECT_GE(one.descended.seconds, all->lower_bound * (1 - 1e-9)) << mesh << ' ' << limit;
       // Where bytes are limited they have a price, which need not meet the limit exactly.
-      EXPECT_LE(one.descended.seconds, all->cost * (limit > 0 ? 1.02 : 1.01)) << mesh << limit;
+      EXPECT_LE(one.descended.seconds, all->cost * (limit > 0 ? 1.02 : 1.01))
+          << mesh << ' ' << limit;
       if (limit > 0) {
         EXPECT_LE(one.descended.bytes, limit);
       }
@@ -189,7 +190,7 @@ TEST(Mcts, FindsNoLessThanKnownSchedules) {
 /// As fast as the integer program's over all strategies, on so small a model; and where few bytes
 /// are allowed, too.
 TEST(Mcts, PlansAreNearTheBound) {
-  for (const char* mesh : {"2", "2x2", "2x3"}) {
+  for (const char* mesh : {"2", "2x3"}) {
     for (const int64_t limit : {int64_t{0}, int64_t{160000}}) {
       PlanOptions options;
       options.memory_limit = limit;
