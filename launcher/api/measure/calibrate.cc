@@ -293,14 +293,15 @@ class Alone {
     for (const int ranks : groups_) {
       const bool same = is_host() && ranks >= devices_;  // as many cores have the same reference
       const Tells tells = begin_part(request_, collectives_between(ranks));
-      auto [fresh, disturbed,
-            least] = measure_threads(ranks, [&](Communicator& comm, RankDevice& on) {
-        Watch ours = watch_ranks(on.comm(), on.device(), kKernelPatience * (last_ - now_seconds()),
-                                 same ? watch_.least() : Watch::kUnknown);
-        auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last_,
-                                            comm.rank() == 0 ? tells : nullptr);
-        return std::tuple(std::move(measured), ours.disturbance(), ours.least());
-      });
+      const double patience = kKernelPatience * (last_ - now_seconds());  // one of all ranks
+      auto [fresh, disturbed, least] =
+          measure_threads(ranks, [&](Communicator& comm, RankDevice& on) {
+            Watch ours = watch_ranks(on.comm(), on.device(), patience,
+                                     same ? watch_.least() : Watch::kUnknown);
+            auto measured = measure_collectives(on.comm(), on.device(), "threads", ours, last_,
+                                                comm.rank() == 0 ? tells : nullptr);
+            return std::tuple(std::move(measured), ours.disturbance(), ours.least());
+          });
       if (same) watch_.learn(least);
       report.collectives += static_cast<int>(fresh.size());
       replace(cluster_.measured.collectives, "threads", ranks, std::move(fresh));

@@ -63,13 +63,14 @@ inline int64_t with_margin(int64_t taken) {
 inline constexpr const char* kMarginInWords = "and half as much again, at least 128 MiB";
 
 /// A watch whose every rank sees the same: the slowest of as many ranks as can have a device of
-/// their own, and rank 0's clock. Collective over `world`, as are its calls.
+/// their own, and rank 0's clock. Collective over `world`, as are its calls; `patience` and `least`
+/// are the same on every rank.
 Watch watch_ranks(Communicator& world, Device& device, double patience,
                   double least = Watch::kUnknown);
-/// Every kind of collective in groups of every size that divides the ranks, until `deadline`; half
-/// of the time that is left then goes to disturbed ones. Collective over `world`, whose buffers lie
-/// on `device`, and whose work is its side's, where it has one, as in a step; every rank returns
-/// the same. `tells` is each rank's own.
+/// Every kind of collective in groups of every size that divides the ranks, until rank 0's
+/// `deadline`; half of the time that is left then goes to disturbed ones. Collective over `world`,
+/// whose buffers lie on `device`, and whose work is its side's, where it has one, as in a step;
+/// every rank returns the same. `tells` is each rank's own.
 std::vector<MeasuredCollective> measure_collectives(Communicator& world, Device& device,
                                                     const std::string& backend, Watch& watch,
                                                     double deadline, const Tells& tells = nullptr);

@@ -177,8 +177,6 @@ void halve_gradients(const Program& program, const Cluster& cluster, std::vector
 
 }  // namespace
 
-std::vector<std::string> assumption_names() { return {"megatron"}; }
-
 Assumptions assumptions_named(const std::string& name) {
   if (name.empty()) return {};
   SR_REQUIRE(name == "megatron", invalid_input, "--assume is '", name, "', wanted megatron");

@@ -45,7 +45,6 @@ inline constexpr double kScoreKernels = 3;
 inline constexpr double kLossBytes = 38, kLossKernels = 6;
 inline constexpr double kLossBackwardBytes = 14, kLossBackwardKernels = 2;
 
-std::vector<std::string> assumption_names();
 /// "": none of them; "megatron": all. Throws invalid_input.
 Assumptions assumptions_named(const std::string& name);
 
