@@ -233,8 +233,6 @@ void check(const WideResNetOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> wide_resnet_presets() { return names_of(wide_resnet_sizes()); }
-
 WideResNetOptions wide_resnet_preset(const std::string& name) {
   return preset_named(wide_resnet_sizes(), name);
 }

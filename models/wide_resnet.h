@@ -30,7 +30,6 @@ struct WideResNetOptions {
 /// wrn-16-4, wrn-28-10, wrn-40-2 … with their paper's recipe, wrn-50-2, wrn-101-2, resnet-18 …, and
 /// metadist-1, -2, -4, -8, MetaDist's Table 3. Throws invalid_input with the names there are.
 WideResNetOptions wide_resnet_preset(const std::string& name);
-std::vector<std::string> wide_resnet_presets();
 
 /// Writes input images f32 [batch, channels, image, image], output logits f32 [batch, classes].
 /// BatchNormalization is in training form, with its running statistics; names are torchvision's.
