@@ -61,10 +61,10 @@ run: command $(BUILD)/docs.txt
 	@printf '%s\n' "" "go on:  $(TRAIN) --steps $$((2 * $(STEPS))) --resume" 'sample: $(SAMPLE)' \
 	  'export: $(BUILD)/shardrun export $(BUILD)/run -o $(BUILD)/gpt-tiny-trained.safetensors'
 
-# Three tests a processor: those of ranks that stop or vanish mostly wait.
+# Two tests a processor: those of ranks that stop or vanish mostly wait.
 test: configure
 	@cmake --build $(BUILD) -j $(JOBS)
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --no-label-summary -j $$((3 * $(JOBS))) $(CTEST)
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error --no-label-summary -j $$((2 * $(JOBS))) $(CTEST)
 
 # Each in a folder of its own, build-asan and build-tsan. A part: make asan CTEST='-R launcher_failure'.
 asan: setup

@@ -211,12 +211,9 @@ function(shardrun_mpi_test name)
   shardrun_timeout(ARG_TIMEOUT)
   separate_arguments(mpirun UNIX_COMMAND "${SHARDRUN_MPIRUN}")
   foreach(np IN LISTS ARG_NP)
-    set(processors 2)  # ranks that wait leave theirs to others
-    if(np EQUAL 1)
-      set(processors 1)
-    endif()
     add_test(NAME ${name}_np${np} COMMAND ${mpirun} -np ${np} $<TARGET_FILE:${name}>)
+    # Without PROCESSORS: ctest would keep those that want two until all others have ended.
     set_tests_properties(${name}_np${np} PROPERTIES LABELS "mpi;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-      PROCESSORS ${processors} ENVIRONMENT "${SHARDRUN_MPI_ENVIRONMENT}")
+      ENVIRONMENT "${SHARDRUN_MPI_ENVIRONMENT}")
   endforeach()
 endfunction()
