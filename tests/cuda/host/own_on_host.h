@@ -29,7 +29,4 @@ KernelList own_kernels() {
   return all;
 }
 
-// In own_on_host.cc, once for all tests.
-extern template KernelList own_kernels<cuda::OnHost<1>>();
-
 }  // namespace shardrun
