@@ -1,6 +1,9 @@
 // Joining axes, and taking plans apart again.
 #include "planner/merged_axes.h"
 
+#include <algorithm>
+#include <optional>
+
 #include "base/at.h"
 
 namespace shardrun {
@@ -21,6 +24,29 @@ void split(const std::vector<int>& axes, size_t next, int count,
     runs.back() = run;
   }
   runs.pop_back();
+}
+
+/// `mesh` with its axes in the order of `first`; nullopt: collectives can tell the two apart.
+std::optional<MergedMesh> in_order_of(const Mesh& first, const MergedMesh& merged,
+                                      const Cluster& cluster) {
+  const Mesh& mesh = merged.mesh;
+  if (!cluster.regular(first) || !cluster.regular(mesh)) return std::nullopt;
+  std::vector<int> left;
+  for (int axis = 0; axis < mesh.axis_count(); ++axis) left.push_back(axis);
+  std::vector<Mesh::Axis> axes;
+  MergedMesh out;
+  for (int axis = 0; axis < first.axis_count(); ++axis) {
+    const GroupSpan span = cluster.span_of(first, std::vector{axis});
+    const auto like = std::find_if(left.begin(), left.end(), [&](int other) {
+      return cluster.span_of(mesh, std::vector{other}) == span;
+    });
+    if (like == left.end()) return std::nullopt;
+    axes.push_back(mesh.axes()[at(*like)]);
+    out.axes.push_back(merged.axes[at(*like)]);
+    left.erase(like);
+  }
+  out.mesh = Mesh(std::move(axes));
+  return out;
 }
 
 }  // namespace
@@ -47,6 +73,24 @@ std::vector<MergedMesh> merged_meshes(const Mesh& mesh, int count) {
     out.push_back({Mesh(std::move(joined)), std::move(merged)});
   }
   return out;
+}
+
+std::vector<std::vector<MergedMesh>> grouped(const std::vector<MergedMesh>& meshes,
+                                             const Cluster& cluster) {
+  std::vector<std::vector<MergedMesh>> groups;
+  for (size_t m = 0; m < meshes.size(); ++m) {
+    const MergedMesh& merged = meshes[(m + meshes.size() / 2) % meshes.size()];
+    bool known = false;
+    for (std::vector<MergedMesh>& group : groups) {
+      std::optional<MergedMesh> like = in_order_of(group[0].mesh, merged, cluster);
+      if (!like) continue;
+      group.push_back(std::move(*like));
+      known = true;
+      break;
+    }
+    if (!known) groups.push_back({merged});
+  }
+  return groups;
 }
 
 Sharding refined(const Sharding& sharding, const MergedMesh& merged) {

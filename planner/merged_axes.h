@@ -6,6 +6,7 @@
 
 #include "graph/mesh.h"
 #include "graph/node_plan.h"
+#include "planner/cost/cluster.h"
 
 namespace shardrun {
 
@@ -18,6 +19,13 @@ struct MergedMesh {
 /// Every mesh of `count` axes that joins neighbours among those of more than one rank, which must
 /// be more than `count`.
 std::vector<MergedMesh> merged_meshes(const Mesh& mesh, int count);
+
+/// The same in groups. Meshes of a group differ in the order of their axes alone, as far as
+/// collectives can tell, and all have that of the group's first: 2x2x4, and 2x4x2 with its last two
+/// axes swapped. So a plan of the first, refined with any of them, holds on the finer mesh. The
+/// first is one from the middle: on 2x2x2x2 its plans gave the same steps as those of all three.
+std::vector<std::vector<MergedMesh>> grouped(const std::vector<MergedMesh>& meshes,
+                                             const Cluster& cluster);
 
 /// What is said of the merged mesh, of the finer one: cut by an axis is cut by those it stands for.
 Sharding refined(const Sharding& sharding, const MergedMesh& merged);

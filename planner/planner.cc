@@ -100,7 +100,8 @@ class Planning {
   /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as
   /// they are, and the search combines them.
   void fill_pool() {
-    for (const MergedMesh& merged : merged_meshes(mesh_, kMostSearchedAxes)) {
+    for (const std::vector<MergedMesh>& group :
+         grouped(merged_meshes(mesh_, kMostSearchedAxes), cluster_)) {
       PlanOptions coarse = options_;
       coarse.tactics.clear();
       coarse.requests.clear();
@@ -110,7 +111,7 @@ class Planning {
       // Claims will do: arenas and times are those of programs on the mesh itself.
       coarse.arena_use = nullptr;
       coarse.retime = nullptr;
-      PlanSearch search(graph_, merged.mesh, cluster_, coarse, rules_);
+      PlanSearch search(graph_, group[0].mesh, cluster_, coarse, rules_);
       PlanReport its;
       search.open(its);
       search.loose();
@@ -118,8 +119,10 @@ class Planning {
       add_time(its);
       for (const std::optional<LaidOut>& found : {search.fastest(), search.smallest()}) {
         if (!found) continue;
-        for (const auto& [name, node] : found->plan.nodes)
-          pool_[name].push_back(refined(node, merged));
+        for (const MergedMesh& merged : group) {
+          for (const auto& [name, node] : found->plan.nodes)
+            pool_[name].push_back(refined(node, merged));
+        }
       }
     }
     options_.pool = &pool_;

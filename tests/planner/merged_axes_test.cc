@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/passes/recompute.h"
+#include "planner/cost/cluster_file.h"
 #include "planner/plan_search.h"
 #include "tests/planner/schedule/planned_step.h"
 
@@ -37,6 +38,26 @@ TEST(MergedAxes, NeighboursAreJoined) {
   const std::vector<MergedMesh> two = merged_meshes(Mesh::parse("a=2,one=1,b=3,c=5"), 2);
   ASSERT_EQ(two.size(), 2U);
   EXPECT_EQ(two[0].axes, (std::vector<std::vector<int>>{{0}, {2, 3}}));
+}
+
+/// Links of one node are alike: 2x2x4 stands for 4x2x2 as well. On two nodes of eight the first
+/// axis of 4x2x2 has two ranks on each of two nodes, and that of 2x2x4 and 2x4x2 one.
+TEST(MergedAxes, MeshesThatAreAlikeAreGrouped) {
+  const std::vector<MergedMesh> all = merged_meshes(Mesh::parse("a=2,b=2,c=2,d=2"), 3);
+  const auto groups = grouped(all, load_cluster("a100-40:2"));
+  const auto names = [](const std::vector<std::vector<MergedMesh>>& of) {
+    std::vector<std::vector<std::string>> out;
+    for (const auto& group : of) {
+      out.emplace_back();
+      for (const MergedMesh& merged : group) out.back().push_back(merged.mesh.to_string());
+    }
+    return out;
+  };
+  using Names = std::vector<std::vector<std::string>>;
+  EXPECT_EQ(names(groups), (Names{{"a=2,b*c=4,d=2", "a=2,c*d=4,b=2"}, {"a*b=4,c=2,d=2"}}));
+  EXPECT_EQ(groups[0][1].axes, (std::vector<std::vector<int>>{{0}, {2, 3}, {1}}));
+  EXPECT_EQ(names(grouped(all, host_cluster())),
+            (Names{{"a=2,b*c=4,d=2", "c=2,a*b=4,d=2", "a=2,c*d=4,b=2"}}));
 }
 
 /// Where sizes divide, each rank has the same of a value as on the merged mesh.
