@@ -2,6 +2,7 @@
 #include "planner/cost/kernel_cost.h"
 
 #include <algorithm>
+#include <array>
 
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
@@ -56,7 +57,8 @@ double grid_seconds(CostClass cost, const Node& node, std::span<const TensorType
                     const MeasuredKernels& measured) {
   if (cost == CostClass::product) {
     const MatmulWork w = matmul_work(node, in);
-    const auto grid = measured.grids.find({node.op, w.layout, dtype});
+    auto grid = measured.grids.find({node.op, w.layout, dtype});
+    if (grid == measured.grids.end()) grid = measured.grids.find({node.op, "nn", dtype});
     if (grid == measured.grids.end()) return 0;
     // The call costs once what the smallest product does, the batch the rest.
     const double call = grid->second.seconds[0];
@@ -87,13 +89,18 @@ double measured_seconds(CostClass cost, const Node& node, std::span<const Tensor
                         double flops_rate) {
   if (const double seconds = grid_seconds(cost, node, in, work.dtype, measured); seconds > 0)
     return seconds;
-  for (const DType dtype : {work.dtype, DType::f32}) {
+  const std::array<DType, 2> dtypes = {work.dtype, DType::f32};
+  for (const DType dtype : dtypes) {
     for (const std::string& variant : {work.variant, std::string()}) {
       const auto op = measured.ops.find({node.op, variant, dtype});
-      if (op != measured.ops.end())
-        return op->second.curve.at(op->second.by_flops ? work.flops : work.bytes);
+      if (op == measured.ops.end()) continue;
+      // Bytes take as long in either type, FLOPs do not.
+      if (op->second.by_flops && dtype != work.dtype) continue;
+      return op->second.curve.at(op->second.by_flops ? work.flops : work.bytes);
     }
-    // Not measured itself: as an add of as many bytes, or its FLOPs if they take longer.
+  }
+  // Not measured itself: as an add of as many bytes, or its FLOPs if they take longer.
+  for (const DType dtype : dtypes) {
     const auto add = measured.ops.find({"add", "", dtype});
     if (add != measured.ops.end())
       return std::max(add->second.curve.at(work.bytes), work.flops / flops_rate);

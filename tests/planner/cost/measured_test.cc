@@ -168,6 +168,9 @@ TEST(KernelCost, WhatIsMeasuredGoesBeforeTheRoofline) {
   exp.op = "exp";
   const std::vector<TensorType> half(1, {DType::bf16, {1000}});
   EXPECT_DOUBLE_EQ(kernel_seconds(exp, half, half, cluster), 9e-6 * 4);
+  // Also where an add of the type was measured: an op's own bytes say more than an add's.
+  cluster.measured.kernels[0].ops[{"add", "", DType::bf16}] = {false, Curve{{{6000, 1e-6}}}};
+  EXPECT_DOUBLE_EQ(kernel_seconds(exp, half, half, cluster), 9e-6 * 4);
 }
 
 /// An add behind a product reads its other operand; a GELU's exponentials stay, and its passes
@@ -248,6 +251,8 @@ TEST(TileCost, MeasuredProductsGoBeforeTiles) {
   k.grids[{"matmul", "nn", DType::f32}] = {{{{1000}, {1000}, {1000}}}, {0.3}};
   cluster.measured.kernels = {k};
   EXPECT_DOUBLE_EQ(kernel_seconds(matmul("mk,kn->mn"), in, out, cluster), 0.3);
+  // Operands that lie otherwise, of which nothing was measured.
+  EXPECT_DOUBLE_EQ(kernel_seconds(matmul("km,kn->mn"), in, out, cluster), 0.3);
 }
 
 /// A large product reaches what is published, a small one does not, and more is never quicker.
