@@ -257,6 +257,16 @@ TEST_F(Gpt, PresetsHaveTheirNamesSizes) {
   EXPECT_THROW(write_gpt(small(), (folder / "no/such/folder.onnx").string()), Error);
 }
 
+/// Each layer reads the mask of 1024 x 1024, which counts toward what an import may compute.
+TEST_F(Gpt, ManyLayersShareALargeMask) {
+  GptOptions o = small();
+  o.layers = 256;
+  o.context = 1024;
+  o.weights = false;
+  write_gpt(o, path);
+  EXPECT_EQ(import(path).trainable.size(), 256u * 12 + 4);
+}
+
 TEST_F(Gpt, SizesThatDoNotFitAreRefused) {
   const auto refused = [&](auto change) {
     GptOptions o = small();
