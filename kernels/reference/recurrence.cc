@@ -42,7 +42,8 @@ void lstm(const Node& node, const KernelArgs& args) {
   for (int64_t n = 0; n < at.steps; ++n) {
     const int64_t t = at.step(n), before = at.before(n);
     for (int64_t b = 0; b < at.samples; ++b) {
-      const double* last = before < 0 ? &h0[at.state(0, b, 0)] : &h[at.state(before, b, 0)];
+      const double* last =
+          before < 0 ? h0.data() + at.state(0, b, 0) : h.data() + at.state(before, b, 0);
       for (int64_t k = 0; k < 4; ++k) {
         for (int64_t j = 0; j < at.hidden; ++j) {
           double& z = gates[at.gate(t, b, k, j)];
