@@ -339,7 +339,7 @@ TEST(Reshard, GathersSeveralDimsAtOnce) {
   EXPECT_EQ(sent_twice, sent_once);
 }
 
-/// Every pair again, where calls are so dear that as few as possible are made.
+/// Every pair again, where calls are so expensive that as few as possible are made.
 TEST(Reshard, EveryPairWithExpensiveCalls) {
   Cluster cluster;
   cluster.within.call_latency = 1e-3;
