@@ -16,9 +16,10 @@ std::atomic<uint64_t> requested{0};
 std::atomic<int> running{0};
 std::atomic<bool> answered{false};
 
-/// A signal that a launcher sends to all processes reaches some of them a step later than others,
-/// whose request was answered by then. Until this time (ns) one more here is that same one.
-std::atomic<int64_t> answered_until{0};
+/// A signal that a launcher sends to all processes reaches some of them later than others, whose
+/// request was answered by then; and mpirun, where one rank has ended by it, sends it to the others
+/// again. Until these times (ns) one more here is that same one.
+std::atomic<int64_t> stopped_until{0}, checkpoint_until{0};
 constexpr int64_t kLate = 1'000'000'000;  // ns
 int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -29,12 +30,12 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int>::is
 }  // namespace
 
 bool request_stop(int signal) noexcept {
-  if (running == 0) return false;
+  if (running == 0) return now() < stopped_until;
   return (requested.fetch_or(uint64_t{1} << std::clamp(signal, 0, 31)) & kStop) == 0;
 }
 
 void request_checkpoint() noexcept {
-  if (answered_until.exchange(0) < now()) requested |= kCheckpoint;
+  if (checkpoint_until.exchange(0) < now()) requested |= kCheckpoint;
 }
 
 Running::Running(Communicator& ranks) : ranks_(ranks.host()) {
@@ -44,7 +45,9 @@ Running::Running(Communicator& ranks) : ranks_(ranks.host()) {
 
 /// Runs of one process at once are all asked, and the last of them to end forgets it.
 Running::~Running() {
-  if (--running == 0 && answered.exchange(false)) requested &= ~kStop;
+  if (--running > 0 || !answered.exchange(false)) return;
+  stopped_until = now() + kLate;
+  requested &= ~kStop;
 }
 
 std::optional<int> Running::asked_to_stop() {
@@ -52,7 +55,7 @@ std::optional<int> Running::asked_to_stop() {
   if ((asked & kCheckpoint) != 0) {
     asked_for_checkpoint_ = true;
     const bool own = (requested.fetch_and(~kCheckpoint) & kCheckpoint) != 0;
-    if (!own && running == 1) answered_until = now() + kLate;  // thread ranks share theirs
+    if (!own && running == 1) checkpoint_until = now() + kLate;  // thread ranks share theirs
   }
   if (all == 0) return std::nullopt;
   answered = true;

@@ -11,7 +11,8 @@ namespace shardrun {
 
 /// One rank's run, from before its first step to behind its last. While a process has one,
 /// request_stop notes what it is asked; what no run of the process has answered by its end is for
-/// the next.
+/// the next. For a second after a run that was stopped, what request_stop is asked counts as
+/// answered.
 class Running {
  public:
   /// Collective: no rank's step begins before every rank notes requests.

@@ -8,8 +8,9 @@
 namespace shardrun::cli {
 
 /// From now on the first of them ends training behind the step that runs (request_stop). Before the
-/// first step, and at the second signal, the process ends at once, with status 128 + signal. A
-/// signal that the caller had ignored stays ignored.
+/// first step, and at the second signal, the process ends at once, with status 128 + signal; once
+/// the last step has ended, a signal that comes within a second changes nothing. A signal that the
+/// caller had ignored stays ignored.
 ///
 /// To be called before there are threads. A thread of its own takes the signals, and all others
 /// block them: oneDNN's generated code keeps values below the stack pointer, where a handler on the

@@ -432,8 +432,9 @@ struct TrainOptions {
 /// Asks train() to end when the step that runs has ended, or the batch of validation: on all ranks,
 /// though one process alone was asked. Returns false, and does nothing, where no train() of this
 /// process has come to its first step yet, or one was asked before: who wants an end then has to
-/// end the process. For any thread, and async-signal-safe. `signal`: what TrainReport::stopped
-/// says; 0 where there is none.
+/// end the process. For a second after a train() that was asked, it returns true and does nothing:
+/// a signal to all ranks comes late to some. For any thread, and async-signal-safe. `signal`: what
+/// TrainReport::stopped says; 0 where there is none.
 ///
 /// The library handles no signals. The command blocks SIGTERM and SIGINT before it makes a World,
 /// and has a thread of its own for them, as any program should:
