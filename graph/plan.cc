@@ -232,7 +232,7 @@ json json_of(const Plan& plan) {
           {"bytes", plan.bytes},
           {"values", values},
           {"nodes", nodes},
-          {"handed", redistributed},
+          {"redistributed", redistributed},
           {"regathered", plan.regathered},
           {"recompute", plan.recompute},
           {"keep_casts", plan.keep_casts},
@@ -269,8 +269,10 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
     plan.bytes = get<int64_t>(root, "bytes", "plan");
     for (const auto& [name, sharding] : object_of(root, "values", "plan").items())
       plan.values[name] = sharding_from(sharding, plan.mesh, "field values['" + name + "']");
-    for (const auto& [name, sharding] : object_of(root, "handed", "plan").items())
-      plan.redistributed[name] = sharding_from(sharding, plan.mesh, "field handed['" + name + "']");
+    const std::string list = root.contains("handed") ? "handed" : "redistributed";  // an older file
+    for (const auto& [name, sharding] : object_of(root, list.c_str(), "plan").items())
+      plan.redistributed[name] =
+          sharding_from(sharding, plan.mesh, "field " + list + "['" + name + "']");
     for (const std::string& name : get<std::vector<std::string>>(root, "regathered", "plan"))
       plan.regathered.insert(name);
     for (const std::string& name : get<std::vector<std::string>>(root, "recompute", "plan"))
@@ -315,14 +317,14 @@ void check_plan(const Plan& plan, const Graph& graph) {
     const auto redistributed = plan.redistributed.find(value.name);
     if (redistributed == plan.redistributed.end()) continue;
     check_rank(redistributed->second, plan.mesh, value.type,
-               "plan: field handed['" + value.name + "']");
+               "plan: field redistributed['" + value.name + "']");
   }
   for (const auto& [name, sharding] : plan.values) {
     SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'values' has '", name,
                "', which the model has not");
   }
   for (const auto& [name, sharding] : plan.redistributed) {
-    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'handed' has '", name,
+    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'redistributed' has '", name,
                "', which the model has not");
   }
   for (const std::string& name : plan.regathered) {

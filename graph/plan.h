@@ -18,8 +18,8 @@ struct Plan {
   std::map<std::string, NodePlan> nodes;  // by node name
   /// A value with several readers is brought into this Sharding first, and the readers' copies are
   /// made from it: a partial gradient that one reader wants cut and another whole is all-reduced,
-  /// then sliced. Absent: each copy from the one there is that is the nearest. Plan files call it
-  /// "handed".
+  /// then sliced. Absent: each copy from the one there is that is the nearest. Older plan
+  /// files call it "handed".
   std::map<std::string, Sharding> redistributed;
   /// Values whose readers' copies serve one node only and are made anew for the next: weights that
   /// are gathered forward and again backward.

@@ -55,8 +55,8 @@ struct PlanSession::Impl {
                               : cluster.memory_bytes > 0 ? cluster.memory_bytes
                                                          : kAnyBytes;
     table = search->table(game_rules);
-    const Schedule told = parse_tactics(request.tactics, mesh);
-    game.emplace(table->board, table->board.of_schedule(told, search->rule_of()));
+    const Schedule schedule = parse_tactics(request.tactics, mesh);
+    game.emplace(table->board, table->board.of_schedule(schedule, search->rule_of()));
   }
 
   World& world;

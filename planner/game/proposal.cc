@@ -31,8 +31,8 @@ bool cuts(const ClassWays& ways) {
 std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_of,
                                     const std::vector<std::string>& tactics) {
   const Mesh& mesh = board.mesh();
-  const Schedule told = parse_tactics(tactics, mesh);
-  std::vector<GameStart> out = {{board.of_schedule(told, rule_of), {}, {}}};
+  const Schedule schedule = parse_tactics(tactics, mesh);
+  std::vector<GameStart> out = {{board.of_schedule(schedule, rule_of), {}, {}}};
   if (board.options().arguments_only) return out;
   // By kind: what it makes along each axis, if it holds along all of them.
   std::vector<std::vector<ClassWays>> known;

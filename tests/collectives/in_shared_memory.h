@@ -5,21 +5,23 @@
 #include <memory>
 
 #include "base/error.h"
-#include "collectives/communicator.h"
 #include "device/device.h"
+#include "tests/support/forwarding_communicator.h"
 
 namespace shardrun::test {
 
 /// Copies every call's buffers into Communicator::allocate's memory and the results back, so that
 /// whatever holds for a Communicator can be asked of its ways through shared memory too.
-class InSharedMemory : public Communicator {
+class InSharedMemory : public ForwardingCommunicator {
  public:
   /// `room`: bytes of a call's buffers, at most. `device`: whose memory that is.
   InSharedMemory(Communicator& over, int64_t room, Device& device = host_device())
-      : over_(over), room_(room), device_(device), memory_(over.allocate(room)) {}
-
-  int rank() const override { return over_.rank(); }
-  int size() const override { return over_.size(); }
+      : ForwardingCommunicator(over), room_(room), device_(device), memory_(over.allocate(room)) {}
+  InSharedMemory(std::unique_ptr<Communicator> over, int64_t room, Device& device)
+      : ForwardingCommunicator(std::move(over)),
+        room_(room),
+        device_(device),
+        memory_(over_.allocate(room)) {}
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
@@ -88,20 +90,11 @@ class InSharedMemory : public Communicator {
     over_.recv(shared, bytes, from);
     out(shared, data, bytes);
   }
-  void barrier() override { over_.barrier(); }
-  uint64_t any_of(uint64_t flags) override { return over_.any_of(flags); }
-  Memory allocate(int64_t bytes) override { return over_.allocate(bytes); }
-  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    auto part = over_.split(groups);
-    if (!part) return nullptr;
-    auto shared = std::make_unique<InSharedMemory>(*part, int64_t{64} << 10, device_);
-    shared->owned_ = std::move(part);
-    return shared;
-  }
-  void set_timeout(double seconds) override { over_.set_timeout(seconds); }
-  void abort() noexcept override { over_.abort(); }
 
  private:
+  std::unique_ptr<Communicator> around(std::unique_ptr<Communicator> part) override {
+    return std::make_unique<InSharedMemory>(std::move(part), int64_t{64} << 10, device_);
+  }
   static int64_t sum(std::span<const int64_t> counts) {
     int64_t s = 0;
     for (int64_t n : counts) s += n;
@@ -124,8 +117,6 @@ class InSharedMemory : public Communicator {
   /// Staging is the caller's, where the device can reach that.
   void* there(void* staging, int64_t bytes) { return device_.is_host() ? staging : take(bytes); }
 
-  std::unique_ptr<Communicator> owned_;
-  Communicator& over_;
   int64_t room_;
   Device& device_;
   Memory memory_;

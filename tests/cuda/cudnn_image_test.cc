@@ -221,14 +221,7 @@ TEST(CudnnImages, DoWhatTheReferenceDoes) {
   std::mt19937_64 rng(kSeed);
   std::set<std::string> exercised;
   for (const KernelImpl& impl : kernels(true)) {
-    std::vector<Case> cases = cases_of(op_def(impl.op));
-    if (impl.op.find("_pool") != std::string::npos) {
-      for (Case& c : more_pools(impl.op)) {
-        ASSERT_EQ(impl.refuses({c.node, c.in, c.out}), std::nullopt) << describe(c);
-        cases.push_back(std::move(c));
-      }
-    }
-    for (const Case& c : cases) {
+    for (const Case& c : image_cases(impl)) {
       if (impl.refuses({c.node, c.in, c.out}) || node_flops(c.node, c.in, c.out) > 2e5) continue;
       SCOPED_TRACE(describe(c));
       const std::vector<Tensor> in = operands_of(c, rng), want = run_reference(c.node, in),

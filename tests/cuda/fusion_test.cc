@@ -5,7 +5,6 @@
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/fused_call.h"
 #include "program/compile.h"
-#include "program/memory.h"
 #include "program/ops/post.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
@@ -26,10 +25,15 @@ bool gpu_runs_fused(const Node& node, const std::vector<TensorType>& in,
   return runs_fused(lists, {node, in, out});
 }
 
-/// Up to a pass, and not placed.
-Program program_of(const Graph& graph, const std::string& last = "fuse_patterns") {
-  return compile(graph, test::replicated_plan(graph, Mesh()), Cluster{}, 0,
-                 {.takes = gpu_runs_fused}, {.stop_after = last});
+/// As a GPU takes its steps, for kernels of `list`.
+Program program_of(const Graph& graph, const KernelList& list = cuda_kernels(),
+                   Steps steps = Steps::fused) {
+  const std::vector<const KernelList*> lists = {&list};
+  const Program program =
+      compile(graph, test::replicated_plan(graph, Mesh()), Cluster{}, 0,
+              {.takes = gpu_runs_fused, .needs = StepNeeds(lists)}, {.steps = steps});
+  check_memory(program);
+  return program;
 }
 
 /// How many products have these post-ops behind them.
@@ -46,16 +50,12 @@ using Endings = std::map<std::string, int>;
 /// Each bias's gradient comes with its weight's.
 TEST(CudaFusion, SumsGradientsBesideTheirProducts) {
   for (const bool bf16 : {false, true}) {
-    Program program = program_of(small_gpt(0, bf16));
+    const Program program = program_of(small_gpt(0, bf16));  // prepared and placed without a GPU
     int sums = 0, apart = 0;
     for (const Step& step : program.steps) {
       if (summed_operand(step.node)) ++sums;
       if (step.node.op == "reduce_sum") ++apart;
     }
-    // All of it is prepared, and placed, without a GPU.
-    const std::vector<const KernelList*> lists = {&cuda_kernels()};
-    place_memory(program, StepNeeds(lists));
-    check_memory(program);
     EXPECT_EQ(sums, 8) << bf16;   // of each layer four
     EXPECT_EQ(apart, 3) << bf16;  // the loss, its count, and the positions' gradient
   }
@@ -76,12 +76,10 @@ TEST(CudaFusion, TakesTheLongestPartThatAnEpilogueDoes) {
   }
 }
 
-std::vector<double> losses(Program program) {
+std::vector<double> losses(const Graph& graph, Steps steps) {
   const std::vector<const KernelList*> lists = {&reference_kernels()};
-  place_memory(program, StepNeeds(lists));
-  check_memory(program);
   const auto world = make_local_communicators(1);
-  Executor executor(program, lists, *world[0], 7);
+  Executor executor(program_of(graph, reference_kernels(), steps), lists, *world[0], 7);
   std::vector<double> out;
   for (int64_t step = 0; step < 3; ++step) {
     executor.set_scalar(kLearningRate, 1e-2);
@@ -106,8 +104,7 @@ std::vector<double> losses(Program program) {
 TEST(CudaFusion, LeaveTheLossesAsTheyAre) {
   for (const bool bf16 : {false, true}) {
     const Graph graph = small_gpt(0.1, bf16);
-    const std::vector<double> apart = losses(program_of(graph, "partition")),
-                              got = losses(program_of(graph));
+    const std::vector<double> apart = losses(graph, Steps::all), got = losses(graph, Steps::fused);
     ASSERT_EQ(got.size(), apart.size());
     EXPECT_LT(apart.back(), apart.front());
     for (size_t i = 0; i < got.size(); ++i)

@@ -277,14 +277,7 @@ TEST(CudaKernels, CudnnsImagesAreTheReferences) {
   std::set<std::string> run;
   const KernelList kernels = cuda::images_by_cudnn();
   for (const KernelImpl& impl : kernels) {
-    std::vector<Case> cases = cases_of(op_def(impl.op));
-    if (impl.op.find("_pool") != std::string::npos) {
-      for (Case& c : more_pools(impl.op)) {
-        ASSERT_EQ(impl.refuses({c.node, c.in, c.out}), std::nullopt) << describe(c);
-        cases.push_back(std::move(c));
-      }
-    }
-    for (const Case& c : cases) {
+    for (const Case& c : image_cases(impl)) {
       if (impl.refuses({c.node, c.in, c.out})) continue;
       SCOPED_TRACE(describe(c));
       if (cudnns_is_the_references(*gpu.device, impl, c, operands_of(c, rng))) run.insert(impl.op);

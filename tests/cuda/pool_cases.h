@@ -118,4 +118,15 @@ inline void expect_maxima(const Case& c, const Tensor& x, const std::vector<Tens
   EXPECT_EQ(to_nan, static_cast<double>(nan_windows)) << "an offset of no NaN";
 }
 
+/// Those of the op's own, and more pools where it is one: these it must take.
+inline std::vector<Case> image_cases(const KernelImpl& impl) {
+  std::vector<Case> cases = cases_of(op_def(impl.op));
+  if (impl.op.find("_pool") == std::string::npos) return cases;
+  for (Case& c : more_pools(impl.op)) {
+    EXPECT_EQ(impl.refuses({c.node, c.in, c.out}), std::nullopt) << describe(c);
+    cases.push_back(std::move(c));
+  }
+  return cases;
+}
+
 }  // namespace shardrun

@@ -3,15 +3,13 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <regex>
 #include <set>
 
 #include "base/error.h"
 #include "device/cuda/library.h"
+#include "tests/cuda/sources.h"
 
 namespace shardrun::cuda {
 namespace {
@@ -22,28 +20,22 @@ using Functions = std::map<std::string, std::set<std::string>>;  // by library
 ///   #define SR_NCCL(function) SR_VENDOR(nccl(), function)
 Functions functions_of_sources() {
   Functions out;
-  for (const char* folder : {"runtime/device/cuda", "kernels/cuda", "collectives/nccl"}) {
-    const auto root = std::filesystem::path(SHARDRUN_SOURCE_DIR) / folder;
-    for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
-      if (!file.is_regular_file()) continue;
-      std::ifstream in(file.path());
-      const std::string text{std::istreambuf_iterator<char>(in), {}};
-      const auto each = [&](const std::string& pattern, auto&& found) {
-        const std::regex regex(pattern);
-        for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it)
-          found(*it);
-      };
-      each(R"(SR_VENDOR\(\s*(\w+)\(\),\s*(\w+)\))", [&](const std::smatch& use) {
-        if (use[2] != "function") out[use[1]].insert(use[2]);
-      });
-      each(R"(#define (SR_\w+)\(function\) SR_VENDOR\((\w+)\(\), function\))",
-           [&](const std::smatch& name) {
-             each(name[1].str() + R"(\(\s*(\w+)\))", [&](const std::smatch& use) {
-               if (use[1] != "function") out[name[2]].insert(use[1]);
-             });
+  each_source([&](const std::filesystem::path&, const std::string& text) {
+    const auto each = [&](const std::string& pattern, auto&& found) {
+      const std::regex regex(pattern);
+      for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it)
+        found(*it);
+    };
+    each(R"(SR_VENDOR\(\s*(\w+)\(\),\s*(\w+)\))", [&](const std::smatch& use) {
+      if (use[2] != "function") out[use[1]].insert(use[2]);
+    });
+    each(R"(#define (SR_\w+)\(function\) SR_VENDOR\((\w+)\(\), function\))",
+         [&](const std::smatch& name) {
+           each(name[1].str() + R"(\(\s*(\w+)\))", [&](const std::smatch& use) {
+             if (use[1] != "function") out[name[2]].insert(use[1]);
            });
-    }
-  }
+         });
+  });
   return out;
 }
 

@@ -4,9 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <string>
 
@@ -109,21 +106,15 @@ TEST(Waiting, EveryLaunchCounts) {
       R"(<<<|cudaLaunchKernel\(|cudaMemcpyAsync\(|cudaMemsetAsync\(|cudaGraphLaunch\(|cublasLtMatmul\)|= execute\(|settle\(call)");
   const std::regex counts(R"(check_launch\(|launched\(|ynchronize\()");
   int found = 0;
-  for (const char* folder : {"runtime/device/cuda", "kernels/cuda", "collectives/nccl"}) {
-    const auto root = std::filesystem::path(SHARDRUN_SOURCE_DIR) / folder;
-    for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
-      if (!file.is_regular_file()) continue;
-      std::ifstream in(file.path());
-      const std::string text{std::istreambuf_iterator<char>(in), {}};
-      for (std::sregex_iterator it(text.begin(), text.end(), asks), end; it != end; ++it) {
-        ++found;
-        constexpr size_t kBehind = 800;
-        const auto at = static_cast<size_t>(it->position());
-        EXPECT_TRUE(std::regex_search(text.substr(at, kBehind), counts))
-            << file.path() << ": " << text.substr(at, 60);
-      }
+  each_source([&](const std::filesystem::path& path, const std::string& text) {
+    for (std::sregex_iterator it(text.begin(), text.end(), asks), end; it != end; ++it) {
+      ++found;
+      constexpr size_t kBehind = 800;
+      const auto at = static_cast<size_t>(it->position());
+      EXPECT_TRUE(std::regex_search(text.substr(at, kBehind), counts))
+          << path << ": " << text.substr(at, 60);
     }
-  }
+  });
   EXPECT_GT(found, 12);
 }
 

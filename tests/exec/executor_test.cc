@@ -389,8 +389,8 @@ TEST(Executor, FillsADeviceSomeAtATime) {
     const auto world = make_peer_communicator(host, std::make_shared<test::FarAccess>(device));
     const KernelList far = test::far_kernels(reference_kernels());
     const std::vector<const KernelList*> lists = {&far};
-    Program program = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
-    place_memory(program, StepNeeds(lists));
+    const Program program =
+        compile(g, test::replicated_plan(g, Mesh()), Cluster{}, 0, {.needs = StepNeeds(lists)});
     const auto arena = std::make_shared<Arena>(program.arena_bytes, *world);
     EXPECT_THROW(Executor(program, lists, *world, 0, arena, true, device), Error);
     for (const Binding& binding : program.bindings) {
@@ -437,10 +437,10 @@ TEST(Executor, KernelsKeepWhatTheyReadInEveryRun) {
       return kernel;
     };
     const std::vector<const KernelList*> lists = {&far};
-    Program first = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0),
-            second = first;
-    place_memory(first, StepNeeds(lists));
-    place_memory(second, StepNeeds(lists), &first);
+    const Plan plan = test::replicated_plan(g, Mesh());
+    const BackendTraits traits{.needs = StepNeeds(lists)};
+    const Program first = compile(g, plan, Cluster{}, 0, traits),
+                  second = compile(g, plan, Cluster{}, 0, traits, {.persistent_like = &first});
     const auto arena =
         std::make_shared<Arena>(std::max(first.arena_bytes, second.arena_bytes), *world);
     Executor one(first, lists, *world, 0, arena, true, device),
@@ -469,7 +469,6 @@ TEST(Executor, AFailingStepIsNamed) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {4}}, Role::batch);
   g.outputs = {g.add("relu", {x}, {}, "blk/act")};
-  Program program = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
   KernelList failing = {
       {"relu", "broken", [](const KernelCall&) { return std::nullopt; },
        [](const KernelCall&) {
@@ -477,7 +476,8 @@ TEST(Executor, AFailingStepIsNamed) {
              [](const KernelArgs&) { fail(ErrorKind::device, "the kernel broke"); }, 0, "broken"};
        }}};
   const std::vector<const KernelList*> lists = {&failing, &reference_kernels()};
-  place_memory(program, StepNeeds(lists));
+  const Program program =
+      compile(g, test::replicated_plan(g, Mesh()), Cluster{}, 0, {.needs = StepNeeds(lists)});
   test::run_ranks(1, [&](Communicator& world) {
     Executor exec(program, lists, world, 0);
     EXPECT_EQ(exec.implementation(0), "broken");
@@ -592,8 +592,8 @@ TEST(Executor, IsRecordedByAllRanksOrNone) {
         };
       }
       const std::vector<const KernelList*> lists = {&far};
-      Program program = Partition(g, plan, Cluster{}).program(world->rank());
-      place_memory(program, StepNeeds(lists));
+      const Program program =
+          compile(g, plan, Cluster{}, world->rank(), {.needs = StepNeeds(lists)});
       Executor exec(program, lists, *world, 0, nullptr, true, device);
       for (int run = 0; run < 3; ++run) exec.run_micro();
       EXPECT_EQ(device.recordings, one_cannot ? 0 : 1) << "rank " << world->rank();

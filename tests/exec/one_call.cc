@@ -4,70 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <mutex>
 
 #include "exec/executor.h"
-#include "planner/planner.h"
 #include "program/compile.h"
-#include "tests/planner/gpt_step.h"
+#include "tests/exec/planned_by_one.h"
+#include "tests/support/counting_communicator.h"
 #include "tests/support/kernel_traits.h"
 
 namespace shardrun::test {
 namespace {
 
 constexpr int kSteps = 5;
-
-/// Counts the calls that sum over ranks.
-class Counting final : public Communicator {
- public:
-  Counting(Communicator& over, int64_t& calls) : over_(over), calls_(calls) {}
-  int rank() const override { return over_.rank(); }
-  int size() const override { return over_.size(); }
-  const Members& members() const override { return over_.members(); }
-  void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
-                  DType dtype) override {
-    over_.all_gather(send, recv, counts, dtype);
-  }
-  void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
-                      Reduction op, void* staging) override {
-    over_.reduce_scatter(send, recv, counts, dtype, op, staging);
-  }
-  void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
-    ++calls_;
-    over_.all_reduce(data, count, dtype, op, staging);
-  }
-  void all_reduce_each(std::span<const Reduced> buffers, DType dtype, Reduction op,
-                       void* staging) override {
-    ++calls_;
-    over_.all_reduce_each(buffers, dtype, op, staging);
-  }
-  void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
-                  std::span<const int64_t> recv_counts, DType dtype) override {
-    over_.all_to_all(send, send_counts, recv, recv_counts, dtype);
-  }
-  void broadcast(void* data, int64_t bytes, int root) override {
-    over_.broadcast(data, bytes, root);
-  }
-  void send(const void* data, int64_t bytes, int to) override { over_.send(data, bytes, to); }
-  void recv(void* data, int64_t bytes, int from) override { over_.recv(data, bytes, from); }
-  void barrier() override { over_.barrier(); }
-  uint64_t any_of(uint64_t flags) override { return over_.any_of(flags); }
-  Memory allocate(int64_t bytes) override { return over_.allocate(bytes); }
-  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    auto part = over_.split(groups);
-    if (!part) return nullptr;
-    auto counting = std::make_unique<Counting>(*part, calls_);
-    counting->owned_ = std::move(part);
-    return counting;
-  }
-  void set_timeout(double seconds) override { over_.set_timeout(seconds); }
-  void abort() noexcept override { over_.abort(); }
-
- private:
-  std::unique_ptr<Communicator> owned_;
-  Communicator& over_;
-  int64_t& calls_;
-};
 
 /// The same number for every rank of a batch's element.
 void fill(const Binding& binding, int step, void* shard) {
@@ -82,12 +29,13 @@ void fill(const Binding& binding, int step, void* shard) {
 struct Outcome {
   std::vector<double> losses;
   std::vector<Tensor> parameters;
-  int64_t calls = 0;  // in a step
+  int64_t calls = 0;  // that sum over ranks, in the last step
 };
 
 Outcome train(Program program, Communicator& world) {
   Outcome out;
-  Counting counting(world, out.calls);
+  CommunicatorCalls calls;
+  CountingCommunicator counting(world, calls);
   const std::vector<const KernelList*> lists = {&reference_kernels()};
   const int64_t predicted = program.arena_bytes;
   Executor exec(std::move(program), lists, counting, 3);
@@ -95,7 +43,7 @@ Outcome train(Program program, Communicator& world) {
   for (int step = 1; step <= kSteps; ++step) {
     exec.set_scalar(kLearningRate, 1e-2);
     exec.set_scalar(kStep, step);
-    out.calls = 0;
+    calls = {};
     exec.begin_step();
     for (int64_t micro = 0; micro < exec.program().micro_batches; ++micro) {
       for (const Binding& b : exec.program().bindings) {
@@ -104,6 +52,7 @@ Outcome train(Program program, Communicator& world) {
       exec.run_micro();
     }
     exec.run_update();
+    out.calls = calls.by_kind["all_reduce"];
     out.losses.push_back(exec.metric("loss"));
   }
   for (const Binding& b : exec.program().bindings) {
@@ -112,30 +61,13 @@ Outcome train(Program program, Communicator& world) {
   return out;
 }
 
-/// Ranks may be threads, and discovery is not for several at once.
-Plan plan_of(const Graph& graph, const Mesh& mesh, const std::string& planner) {
-  static std::mutex mutex;
-  static RuleCache rules;
-  const std::lock_guard lock(mutex);
-  PlanOptions options;
-  options.planner = planner;
-  return plan_shardings(graph, mesh, host_cluster(), options, rules);
-}
-
-Graph gpt(const OptimizerOptions& optimizer) {
-  static std::mutex mutex;  // it goes by way of a file
-  const std::lock_guard lock(mutex);
-  GptOptions o;
-  o.layers = 2, o.hidden = 24, o.heads = 2, o.vocab = 31, o.context = 6, o.batch = 7;
-  return gpt_step(o, optimizer);
-}
-
 void check(Communicator& world, const Mesh& mesh, const std::string& planner, int accumulate) {
   SCOPED_TRACE(str(planner, " on ", mesh.to_string(), ", ", accumulate, " micro-batches"));
   OptimizerOptions optimizer;
   optimizer.accumulate = accumulate;
-  const Graph graph = gpt(optimizer);
-  const Plan plan = plan_of(graph, mesh, planner);
+  GptOptions o;
+  o.layers = 2, o.hidden = 24, o.heads = 2, o.vocab = 31, o.context = 6, o.batch = 7;
+  const auto [graph, plan] = planned_by_one(o, optimizer, mesh, planner);
   const std::vector<const KernelList*> lists = {&reference_kernels()};
   const Program program =
       compile(graph, plan, host_cluster(), world.rank(), with_kernels({}, lists));

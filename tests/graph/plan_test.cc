@@ -53,6 +53,15 @@ TEST_F(PlanFile, ReloadsAsItWas) {
   EXPECT_EQ(refusal([](json&) {}), "");
 }
 
+/// Files of before 'redistributed' had that name.
+TEST_F(PlanFile, ReadsTheOlderName) {
+  plan_.redistributed["w1"] = plan_.values.at("w1");
+  json file = json::parse(to_json(plan_));
+  file["handed"] = file["redistributed"];
+  file.erase("redistributed");
+  EXPECT_EQ(plan_from_json(file.dump(), "plan.json").redistributed, plan_.redistributed);
+}
+
 TEST_F(PlanFile, AnotherModelIsRefusedByItsHash) {
   expect([](json& p) { p["model_hash"] = "1234"; },
          {"field 'model_hash' is 1234", "plan it again"});
@@ -90,8 +99,10 @@ TEST_F(PlanFile, ValuesThatDoNotFitAreNamed) {
   expect([](json& p) { p["values"]["w1"] = "{data}"; }, {"field values['w1']", "expected '['"});
   expect([](json& p) { p["values"]["w1"] = 3; }, {"field values['w1'] is not a sharding"});
   expect([](json& p) { p["values"] = 7; }, {"field 'values' is not an object"});
-  expect([](json& p) { p["handed"]["w1"] = "[-]"; }, {"field handed['w1']", "1 dims"});
-  expect([](json& p) { p["handed"]["ghost"] = "[-]"; }, {"field 'handed' has 'ghost'"});
+  expect([](json& p) { p["redistributed"]["w1"] = "[-]"; },
+         {"field redistributed['w1']", "1 dims"});
+  expect([](json& p) { p["redistributed"]["ghost"] = "[-]"; },
+         {"field 'redistributed' has 'ghost'"});
   expect([](json& p) { p["regathered"].push_back("ghost"); }, {"field 'regathered' has 'ghost'"});
 }
 

@@ -62,7 +62,7 @@ void add_fields(BadFiles& files) {
     files.add(name, changed(plan, pointer, value), std::move(words));
   };
   for (const char* name : {"format", "mesh", "mesh_hash", "planner", "model_hash", "seconds",
-                           "bytes", "values", "nodes", "handed", "regathered", "keep_casts"})
+                           "bytes", "values", "nodes", "redistributed", "regathered", "keep_casts"})
     add(std::string("without ") + name, std::string("/") + name, nullptr,
         {std::string("field '") + name + "' is missing"});
   add("another format", "/format", "shardrun-plan-9", {"'format' is 'shardrun-plan-9'"});
@@ -102,7 +102,7 @@ void add_shardings(BadFiles& files) {
   add("partial by an average", "/values/w", "[-, -] partial(avg: a)", {"values['w']", "avg"});
   add("a value missing", "/values/w", nullptr, {"'values' lacks 'w'"});
   add("a value more", "/values/v", "[-, -]", {"'values' has 'v'"});
-  add("handed of what is not there", "/handed/v", "[-]", {"'handed' has 'v'"});
+  add("redistributed of what is not there", "/redistributed/v", "[-]", {"'redistributed' has 'v'"});
   add("regathered of what is not there", "/regathered", {"v"}, {"'regathered' has 'v'"});
   add("a node missing", "/nodes/sum", nullptr, {"'nodes' lacks 'sum'"});
   add("a node more", "/nodes/other", plan.at("nodes").at("sum"), {"'nodes' has 'other'"});

@@ -14,6 +14,7 @@
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/build.h"
+#include "tests/models/same_weights.h"
 
 namespace shardrun {
 namespace {
@@ -104,18 +105,8 @@ TEST_P(Gat, DescribedWeightsAreTheStoredOnes) {
   EXPECT_EQ(write_gat(o, described), stored_count);
   ImportReport a, b;
   const Graph stored = import(path, GetParam(), &a), made = import(described, GetParam(), &b);
-  ASSERT_EQ(a.parameters.size(), 8u);
-  ASSERT_EQ(b.parameters.size(), 8u);
-  // A stored weight does not depend on the run's seed.
-  const Interpreter x(stored, 5), y(made, o.seed);
-  for (size_t i = 0; i < a.parameters.size(); ++i) {
-    ASSERT_EQ(a.parameters[i].name, b.parameters[i].name);
-    EXPECT_TRUE(a.parameters[i].trainable && b.parameters[i].trainable);
-    const Tensor &s = x.persistent(a.parameters[i].name), &d = y.persistent(a.parameters[i].name);
-    ASSERT_EQ(s.type(), d.type());
-    EXPECT_EQ(std::memcmp(s.data(), d.data(), static_cast<size_t>(byte_size(s.type()))), 0)
-        << a.parameters[i].name;
-  }
+  EXPECT_EQ(a.parameters.size(), 8u);
+  test::expect_same_weights(stored, a, made, b, o.seed);
 }
 
 /// Glorot: uniform within sqrt(6 / (in + out)), so its variance is a third of that squared.

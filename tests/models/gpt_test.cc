@@ -17,6 +17,7 @@
 #include "kernels/reference/interpreter.h"
 #include "models/onnx_writer.h"
 #include "tests/graph/onnx/build.h"
+#include "tests/models/same_weights.h"
 
 namespace shardrun {
 namespace {
@@ -207,17 +208,7 @@ TEST_F(Gpt, DescribedWeightsAreTheStoredOnes) {
   EXPECT_EQ(write_gpt(o, described), write_gpt(small(), path));
   ImportReport a, b;
   const Graph stored = import(path, &a), made = import(described, &b);
-  ASSERT_EQ(a.parameters.size(), b.parameters.size());
-  const Interpreter x(stored, 5),
-      y(made, o.seed);  // a stored weight does not depend on the run's seed
-  for (size_t i = 0; i < a.parameters.size(); ++i) {
-    ASSERT_EQ(a.parameters[i].name, b.parameters[i].name);
-    EXPECT_TRUE(b.parameters[i].trainable);
-    const Tensor &s = x.persistent(a.parameters[i].name), &d = y.persistent(a.parameters[i].name);
-    ASSERT_EQ(s.type(), d.type());
-    EXPECT_EQ(std::memcmp(s.data(), d.data(), static_cast<size_t>(byte_size(s.type()))), 0)
-        << a.parameters[i].name;
-  }
+  test::expect_same_weights(stored, a, made, b, o.seed);
   EXPECT_LT(std::filesystem::file_size(described), std::filesystem::file_size(path));
 }
 

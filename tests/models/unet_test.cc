@@ -14,6 +14,7 @@
 #include "kernels/reference/interpreter.h"
 #include "onnx-ml.pb.h"
 #include "tests/graph/onnx/build.h"
+#include "tests/models/same_weights.h"
 
 namespace shardrun {
 namespace {
@@ -96,18 +97,7 @@ TEST_F(UNet, DescribedWeightsAreTheStoredOnes) {
   EXPECT_EQ(write_unet(o, described), count);
   ImportReport a, b;
   const Graph stored = import(path, &a), made = import(described, &b);
-  ASSERT_EQ(a.parameters.size(), b.parameters.size());
-  const Interpreter x(stored, 3), y(made, o.seed);
-  int64_t elements = 0;
-  for (size_t i = 0; i < a.parameters.size(); ++i) {
-    ASSERT_EQ(a.parameters[i].name, b.parameters[i].name);
-    EXPECT_TRUE(a.parameters[i].trainable && b.parameters[i].trainable);
-    const Tensor &s = x.persistent(a.parameters[i].name), &d = y.persistent(a.parameters[i].name);
-    elements += s.count();
-    EXPECT_EQ(std::memcmp(s.data(), d.data(), static_cast<size_t>(byte_size(s.type()))), 0)
-        << a.parameters[i].name;
-  }
-  EXPECT_EQ(elements, count);
+  EXPECT_EQ(test::expect_same_weights(stored, a, made, b, o.seed), count);
 }
 
 TEST_F(UNet, AttentionIsRecognised) {

@@ -3,38 +3,17 @@
 
 #include <gtest/gtest.h>
 
-#include "graph/optimizer.h"
 #include "planner/reshard/reshard.h"
 #include "planner/space/folding.h"
+#include "tests/planner/perceptron.h"
 
 namespace shardrun {
 namespace {
 
-/// `layers` x relu(x w), squared error against a target, and AdamW. All widths equal.
+/// All widths equal.
 Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer = "adamw") {
-  Graph g;
-  g.name = "mlp";
-  const TensorType activation{DType::f32, {batch, width}};
-  ValueId x = g.add_input("x", activation, Role::batch);
-  const ValueId target = g.add_input("target", activation, Role::batch);
-  for (int i = 0; i < layers; ++i) {
-    const std::string name = "layer" + std::to_string(i);
-    Source source;
-    source.kind = Source::Kind::normal;
-    source.b = 0.02;
-    source.stream = name;
-    const ValueId w =
-        g.add_persistent(name + "/w", {DType::f32, {width, width}}, Role::parameter, source);
-    g.trainable[w] = true;
-    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
-    x = g.add("relu", {x}, {}, name + "/relu");
-  }
-  const ValueId difference = g.add("sub", {x, target}, {}, "difference");
-  const ValueId square = g.add("mul", {difference, difference}, {}, "square");
-  g.loss = g.add("reduce_sum", {square},
-                 {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
-  attach_optimizer(g, {.kind = optimizer});
-  return g;
+  return test::perceptron(batch, std::vector<int64_t>(static_cast<size_t>(layers) + 1, width),
+                          {.kind = optimizer});
 }
 
 Cluster cluster() {
@@ -101,13 +80,13 @@ TEST(Planner, ALargeBatchIsCut) {
   const Graph g = mlp(16384, 64, 2);
   const Plan plan = plan_of(g, "data=4");
   check_consistent(g, plan);
-  EXPECT_EQ(plan.nodes.at("layer0/matmul").out[0].dims[0], std::vector<int>{0});
-  EXPECT_EQ(plan.nodes.at("layer1/matmul").out[0].dims[0], std::vector<int>{0});
-  EXPECT_TRUE(plan.nodes.at("layer1/matmul").in[1].is_replicated());
+  EXPECT_EQ(plan.nodes.at("w0/matmul").out[0].dims[0], std::vector<int>{0});
+  EXPECT_EQ(plan.nodes.at("w1/matmul").out[0].dims[0], std::vector<int>{0});
+  EXPECT_TRUE(plan.nodes.at("w1/matmul").in[1].is_replicated());
   // On two axes both cut it.
   const Plan two = plan_of(g, "2x2");
   check_consistent(g, two);
-  EXPECT_EQ(two.nodes.at("layer1/matmul").out[0].dims[0], (std::vector<int>{0, 1}));
+  EXPECT_EQ(two.nodes.at("w1/matmul").out[0].dims[0], (std::vector<int>{0, 1}));
 }
 
 /// 4 x 1024 activations (16 KB) against 1024 x 1024 weights (4 MB): the weights stay cut and in
@@ -117,17 +96,17 @@ TEST(Planner, LargeWeightsAreCutAndStay) {
   const Graph g = mlp(4, 1024, 2);
   const Plan plan = plan_of(g, "model=4");
   check_consistent(g, plan);
-  for (const char* name : {"layer0/w", "layer1/w", "adam_m/layer0/w", "adam_v/layer1/w"}) {
+  for (const char* name : {"w0", "w1", "adam_m/w0", "adam_v/w1"}) {
     EXPECT_EQ(max_local_count({1024, 1024}, value(plan, name), plan.mesh), 1024 * 256) << name;
   }
   EXPECT_LT(plan.comm_seconds, 1e-3);
   // Two layers as in Megatron: the weights are cut along different dims, so that one needs no
   // gather.
-  EXPECT_NE(value(plan, "layer0/w"), value(plan, "layer1/w"));
+  EXPECT_NE(value(plan, "w0"), value(plan, "w1"));
   // As the same machinery under a constraint, dp is never better.
   const Plan dp = plan_of(g, "model=4", {.planner = "dp"});
   check_consistent(g, dp);
-  EXPECT_TRUE(value(dp, "layer0/w").is_replicated());
+  EXPECT_TRUE(value(dp, "w0").is_replicated());
   EXPECT_EQ(value(dp, "x").dims[0], std::vector<int>{0});
   EXPECT_GT(dp.seconds, plan.seconds);
   EXPECT_EQ(dp.planner, "dp");
@@ -144,8 +123,8 @@ TEST(Planner, AMemoryLimitCutsTheOptimizersState) {
   const Plan plan = plan_of(g, "data=4", options);
   check_consistent(g, plan);
   EXPECT_LE(plan.bytes, options.memory_limit);
-  EXPECT_EQ(plan.nodes.at("layer1/matmul").out[0].dims[0], std::vector<int>{0});
-  EXPECT_EQ(max_local_count({256, 256}, value(plan, "adam_m/layer0/w"), plan.mesh), 256 * 64);
+  EXPECT_EQ(plan.nodes.at("w1/matmul").out[0].dims[0], std::vector<int>{0});
+  EXPECT_EQ(max_local_count({256, 256}, value(plan, "adam_m/w0"), plan.mesh), 256 * 64);
 }
 
 /// Without training, whole weights cost nothing but memory. The backend's arena is 1 MB more than
@@ -260,12 +239,12 @@ TEST(Planner, PinnedValuesStayWhereTheyAre) {
   const Graph g = mlp(1024, 64, 2);
   const Mesh mesh = Mesh::parse("a=2,b=2");
   PlanOptions options;
-  options.pinned["layer0/w"] = parse_sharding("[{b}, {a}]", mesh);
+  options.pinned["w0"] = parse_sharding("[{b}, {a}]", mesh);
   options.pinned["not in this graph"] = parse_sharding("[{a}]", mesh);
   const Plan plan = plan_of(g, "a=2,b=2", options);
   check_consistent(g, plan);
-  EXPECT_EQ(value(plan, "layer0/w"), options.pinned["layer0/w"]);
-  options.pinned["layer0/w"] = Sharding::replicated(3);
+  EXPECT_EQ(value(plan, "w0"), options.pinned["w0"]);
+  options.pinned["w0"] = Sharding::replicated(3);
   EXPECT_THROW(plan_of(g, "a=2,b=2", options), Error);
 }
 
@@ -338,7 +317,7 @@ TEST(Planner, RepeatsItself) {
 TEST(Planner, AnAvoidedShardingIsNotTaken) {
   const Graph g = mlp(16384, 64, 2);
   const Plan best = plan_of(g, "4");
-  for (const std::string name : {"layer1/w", "%layer0/matmul", "x"}) {
+  for (const std::string name : {"w1", "%w0/matmul", "x"}) {
     const std::string value_name = best.values.count(name) ? name : name.substr(1);
     PlanOptions options;
     options.avoided = {{value_name, value(best, value_name)}};
@@ -365,16 +344,16 @@ TEST(Folding, EqualLayersShareAClass) {
     ADD_FAILURE() << name;
     return -1;
   };
-  EXPECT_EQ(class_of("layer15/matmul"), class_of("layer20/matmul"));
-  EXPECT_EQ(class_of("update/layer15/w"), class_of("update/layer20/w"));
-  EXPECT_NE(class_of("layer0/matmul"), class_of("layer20/matmul"));
-  EXPECT_NE(class_of("layer20/matmul"), class_of("layer20/relu"));
+  EXPECT_EQ(class_of("w15/matmul"), class_of("w20/matmul"));
+  EXPECT_EQ(class_of("update/w15"), class_of("update/w20"));
+  EXPECT_NE(class_of("w0/matmul"), class_of("w20/matmul"));
+  EXPECT_NE(class_of("w20/matmul"), class_of("w20/relu"));
   EXPECT_LT(folding.classes.size(), g.nodes().size() / 2);
   PlanReport report;
   const Plan plan = plan_of(g, "2x2", {}, &report);
   check_consistent(g, plan);
   EXPECT_LT(report.folded_nodes, report.nodes / 2);
-  EXPECT_EQ(plan.nodes.at("layer15/matmul").out, plan.nodes.at("layer20/matmul").out);
+  EXPECT_EQ(plan.nodes.at("w15/matmul").out, plan.nodes.at("w20/matmul").out);
 }
 
 }  // namespace

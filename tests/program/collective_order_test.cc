@@ -8,8 +8,7 @@
 
 #include "planner/planner.h"
 #include "planner/schedule/schedule.h"
-#include "program/memory.h"
-#include "program/partition.h"
+#include "program/compile.h"
 #include "tests/planner/gpt_step.h"
 
 namespace shardrun {
@@ -195,9 +194,9 @@ TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
       Names first;
       int64_t most = 0, most_apart = 0;
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-        Program a = apart.program(rank), b = together.program(rank);
-        place_memory(a, nullptr);
-        place_memory(b, nullptr);
+        const CompileOptions unfused{.steps = Steps::all};
+        const Program a = compile(apart, plan, rank, {}, unfused),
+                      b = compile(together, plan, rank, {}, unfused);
         check_memory(b);
         most = std::max(most, b.arena_bytes);
         most_apart = std::max(most_apart, a.arena_bytes);

@@ -5,10 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "program/fusion/rewrites.h"
-#include "program/keep_casts.h"
-#include "program/memory.h"
-#include "program/partition.h"
+#include "program/compile.h"
 #include "tests/exec/random_plan.h"
 
 namespace shardrun::test {
@@ -59,11 +56,13 @@ struct FusedProgram {
     g.updates[w] = next[0];
     g.updates[buffer] = next[1];
   }
+  /// Of a backend that gains by these steps.
+  Program after_patterns(const TakesStep& takes) const {
+    return compile(g, plan, Cluster{}, 0, {.takes = takes}, {.stop_after = "fuse_patterns"});
+  }
   Program fused(bool keep = false) {
-    Program program = Partition(g, plan, Cluster{}).program(0);
-    fuse_patterns(program);
-    if (keep) keep_casts(program);
-    place_memory(program, nullptr);
+    plan.keep_casts = keep;
+    const Program program = compile(g, plan, Cluster{.collectives = Collectives::apart}, 0, {});
     check_memory(program);
     return program;
   }

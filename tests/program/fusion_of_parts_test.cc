@@ -46,11 +46,7 @@ TEST(ShareGroups, OneStepForAllWhoWantThem) {
       f.g.add("gather_grad", {f.dx, f.rows}, {{"axis", int64_t{0}}, {"size", int64_t{4}}}, "u");
   f.g.outputs = {table, other};
   f.start_plan();
-  Program p = Partition(f.g, f.plan, Cluster{}).program(0);
-  fuse_patterns(p);
-  share_groups(p);
-  place_memory(p, nullptr);
-  check_memory(p);
+  const Program p = f.fused();
   EXPECT_EQ(kinds(p),
             "group_rows segment_softmax neg segment_softmax_grad gather_grad gather_grad");
   const BufferId groups = p.steps[0].out[0];

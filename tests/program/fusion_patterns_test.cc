@@ -113,9 +113,8 @@ TEST(FusePatterns, AsksWhetherProductsRoundForNothing) {
   const ValueId x = f.batch("x", {DType::bf16, {kRows, 3}}), w = f.weight("w", {3, 5});
   f.g.outputs = {f.product(x, f.narrow(w), "p")};
   f.start_plan();
-  Program program = Partition(f.g, f.plan, Cluster{}).program(0);
   int asked = 0;
-  fuse_patterns(program, [&](const Node& node, const auto& in, const auto& out) {
+  const Program program = f.after_patterns([&](const Node& node, const auto& in, const auto& out) {
     ++asked;
     EXPECT_EQ(node.op, "matmul");
     EXPECT_EQ(in[0].dtype, DType::bf16);
@@ -231,9 +230,8 @@ TEST(FusePatterns, KeepsWhatOthersRead) {
   EXPECT_EQ(step.out[1], p.steps[1].in[0]);
   EXPECT_EQ(p.buffers[static_cast<size_t>(step.out[1])].name, f.g.value(biased).name);
   // Of a backend that keeps nothing, product and bias.
-  Program plain = Partition(f.g, f.plan, Cluster{}).program(0);
-  fuse_patterns(plain,
-                [](const Node& node, const auto&, const auto&) { return !kept_before(node); });
+  const Program plain = f.after_patterns(
+      [](const Node& node, const auto&, const auto&) { return !kept_before(node); });
   EXPECT_EQ(kinds(plain), "matmul_post gelu neg gelu_grad");
 }
 
@@ -363,8 +361,7 @@ TEST(FusePatterns, AsksWhetherTheBackendTakesIt) {
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
   f.g.outputs = {f.g.add("tanh", {f.g.add("relu", {f.product(x, w, "p")}, {}, "r")}, {}, "y")};
   f.start_plan();
-  Program program = Partition(f.g, f.plan, Cluster{}).program(0);
-  fuse_patterns(program, [](const Node& node, const auto&, const auto&) {
+  const Program program = f.after_patterns([](const Node& node, const auto&, const auto&) {
     return post_ops(node).back().node.op != "tanh";
   });
   EXPECT_EQ(kinds(program), "matmul_post tanh");
@@ -372,8 +369,8 @@ TEST(FusePatterns, AsksWhetherTheBackendTakesIt) {
 
 /// How many steps of each kind a model's training step has.
 std::map<std::string, int> joined_kinds(const Graph& graph) {
-  Program program = Partition(graph, test::replicated_plan(graph, Mesh()), Cluster{}).program(0);
-  fuse_patterns(program);
+  const Program program = compile(graph, test::replicated_plan(graph, Mesh()), Cluster{}, 0, {},
+                                  {.stop_after = "fuse_patterns"});
   std::map<std::string, int> out;
   for (const Step& s : program.steps) ++out[s.node.op];
   return out;

@@ -4,9 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "graph/op_def.h"
-#include "program/memory.h"
+#include "program/compile.h"
 #include "program/ops/post.h"
-#include "program/partition.h"
 #include "program/step_uses.h"
 #include "tests/exec/random_plan.h"
 
@@ -14,6 +13,12 @@ namespace shardrun {
 namespace {
 
 using Ints = std::vector<int64_t>;
+
+Plan plan_of(const Graph& graph) {
+  Plan plan = test::replicated_plan(graph, Mesh());
+  plan.keep_packed = true;
+  return plan;
+}
 
 /// Two convolutions of one weight, the gradient of an image, and perhaps the weight's update.
 struct Fixture {
@@ -46,16 +51,13 @@ struct Fixture {
 
   /// Forward the kernel wants blocks of channels in pairs, backward none.
   Program packed(const Program* training = nullptr, bool update_packs = true) const {
-    Program p = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
-    keep_packed(
-        p,
-        [](const KernelCall& call) -> std::optional<WeightLayout> {
-          if (call.node.op != "conv") return std::nullopt;
-          return WeightLayout::parse("AcdB8a2b");
-        },
-        [&](const KernelCall&, const KernelCall&) { return update_packs; });
-    place_memory(p, nullptr, training);
-    return p;
+    const auto layout = [](const KernelCall& call) -> std::optional<WeightLayout> {
+      if (call.node.op != "conv") return std::nullopt;
+      return WeightLayout::parse("AcdB8a2b");
+    };
+    const auto alike = [&](const KernelCall&, const KernelCall&) { return update_packs; };
+    return compile(g, plan_of(g), Cluster{}, 0, {.runs_alike = alike, .packed_weights = layout},
+                   {.persistent_like = training});
   }
 };
 
@@ -144,9 +146,8 @@ TEST(KeepPacked, OfProductsOverMicroBatches) {
                    {{"momentum", 0.9}, {"weight_decay", 0.0}, {"nesterov", int64_t{0}}}, "update");
     g.updates[w] = next[0];
     g.updates[buffer] = next[1];
-    Program p = Partition(g, test::replicated_plan(g, Mesh()), Cluster{}).program(0);
-    keep_packed(p, [](const KernelCall&) { return WeightLayout::parse("BA16a64b2a"); });
-    place_memory(p, nullptr, nullptr);
+    const auto layout = [](const KernelCall&) { return WeightLayout::parse("BA16a64b2a"); };
+    const Program p = compile(g, plan_of(g), Cluster{}, 0, {.packed_weights = layout});
     check_memory(p);
     EXPECT_EQ(kinds(p.steps), phase == Phase::update ? "matmul sgd_packed" : "matmul sgd");
     EXPECT_EQ(kinds(p.setup), phase == Phase::update ? "pack_weights" : "");

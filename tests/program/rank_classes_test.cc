@@ -5,6 +5,7 @@
 
 #include "graph/optimizer.h"
 #include "planner/planner.h"
+#include "program/compile.h"
 
 namespace shardrun {
 namespace {
@@ -54,8 +55,8 @@ TEST(RankClasses, SameClassSameBytes) {
       ASSERT_EQ(classes.of_rank.size(), static_cast<size_t>(mesh.size()));
       std::vector<int64_t> arena, persistent;
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-        Program program = partition.program(rank);
-        place_memory(program, scratch);
+        const Program program =
+            compile(partition, plan, rank, {.needs = scratch}, {.steps = Steps::all});
         arena.push_back(program.arena_bytes);
         persistent.push_back(program.persistent_bytes);
         const auto like = static_cast<size_t>(

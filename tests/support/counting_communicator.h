@@ -5,9 +5,8 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "collectives/communicator.h"
+#include "tests/support/forwarding_communicator.h"
 
 namespace shardrun::test {
 
@@ -20,14 +19,13 @@ struct CommunicatorCalls {
 };
 
 /// Another communicator, and all that are split off it, with calls counted in one place.
-class CountingCommunicator : public Communicator {
+class CountingCommunicator : public ForwardingCommunicator {
  public:
   /// `over` and `calls` must outlive this.
-  CountingCommunicator(Communicator& over, CommunicatorCalls& calls) : over_(over), calls_(calls) {}
-
-  int rank() const override { return over_.rank(); }
-  int size() const override { return over_.size(); }
-  const Members& members() const override { return over_.members(); }
+  CountingCommunicator(Communicator& over, CommunicatorCalls& calls)
+      : ForwardingCommunicator(over), calls_(calls) {}
+  CountingCommunicator(std::unique_ptr<Communicator> over, CommunicatorCalls& calls)
+      : ForwardingCommunicator(std::move(over)), calls_(calls) {}
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
@@ -68,21 +66,12 @@ class CountingCommunicator : public Communicator {
     over_.recv(data, bytes, from);
   }
 
-  void barrier() override { over_.barrier(); }
-  uint64_t any_of(uint64_t flags) override { return over_.any_of(flags); }
-  Memory allocate(int64_t bytes) override { return over_.allocate(bytes); }
   bool recordable() const override { return over_.recordable(); }
-  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    std::unique_ptr<Communicator> part = over_.split(groups);
-    if (part == nullptr) return nullptr;
-    auto counting = std::make_unique<CountingCommunicator>(*part, calls_);
-    counting->owned_ = std::move(part);
-    return counting;
-  }
-  void set_timeout(double seconds) override { over_.set_timeout(seconds); }
-  void abort() noexcept override { over_.abort(); }
 
  private:
+  std::unique_ptr<Communicator> around(std::unique_ptr<Communicator> part) override {
+    return std::make_unique<CountingCommunicator>(std::move(part), calls_);
+  }
   size_t me() const { return static_cast<size_t>(rank()); }
   int64_t to_others(std::span<const int64_t> counts) const {
     int64_t sum = -counts[me()];
@@ -94,8 +83,6 @@ class CountingCommunicator : public Communicator {
     calls_.bytes += elements * size_of(dtype);
   }
 
-  std::unique_ptr<Communicator> owned_;
-  Communicator& over_;
   CommunicatorCalls& calls_;
 };
 

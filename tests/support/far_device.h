@@ -19,6 +19,7 @@
 #include "device/device.h"
 #include "kernels/kernel.h"
 #include "tests/support/chain_on_host.h"
+#include "tests/support/forwarding_communicator.h"
 #include "tests/support/pointer_access.h"
 
 namespace shardrun::test {
@@ -294,57 +295,48 @@ class FarAccess final : public PointerAccess {
 };
 
 /// Calls that are asked of a lazy device and done when somebody waits for it.
-class LazyCommunicator final : public Communicator {
+class LazyCommunicator final : public ForwardingCommunicator {
  public:
   LazyCommunicator(std::unique_ptr<Communicator> over, FarDevice& device)
-      : over_(std::move(over)), device_(device) {}
-  int rank() const override { return over_->rank(); }
-  int size() const override { return over_->size(); }
-  Communicator& host() override { return over_->host(); }
+      : ForwardingCommunicator(std::move(over)), device_(device) {}
+  Communicator& host() override { return over_.host(); }
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
-    device_.later([=, this, n = copy(counts)] { over_->all_gather(send, recv, n, dtype); });
+    device_.later([=, this, n = copy(counts)] { over_.all_gather(send, recv, n, dtype); });
   }
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void* staging) override {
     device_.later(
-        [=, this, n = copy(counts)] { over_->reduce_scatter(send, recv, n, dtype, op, staging); });
+        [=, this, n = copy(counts)] { over_.reduce_scatter(send, recv, n, dtype, op, staging); });
   }
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
-    device_.later([=, this] { over_->all_reduce(data, count, dtype, op, staging); });
+    device_.later([=, this] { over_.all_reduce(data, count, dtype, op, staging); });
   }
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
     device_.later([=, this, out = copy(send_counts), in = copy(recv_counts)] {
-      over_->all_to_all(send, out, recv, in, dtype);
+      over_.all_to_all(send, out, recv, in, dtype);
     });
   }
   void broadcast(void* data, int64_t bytes, int root) override {
-    device_.later([=, this] { over_->broadcast(data, bytes, root); });
+    device_.later([=, this] { over_.broadcast(data, bytes, root); });
   }
   void send(const void* data, int64_t bytes, int to) override {
-    device_.later([=, this] { over_->send(data, bytes, to); });
+    device_.later([=, this] { over_.send(data, bytes, to); });
   }
   void recv(void* data, int64_t bytes, int from) override {
-    device_.later([=, this] { over_->recv(data, bytes, from); });
+    device_.later([=, this] { over_.recv(data, bytes, from); });
   }
   void barrier() override {
     device_.synchronize();
-    over_->barrier();
+    over_.barrier();
   }
-  uint64_t any_of(uint64_t flags) override { return over_->any_of(flags); }
-  Memory allocate(int64_t bytes) override { return over_->allocate(bytes); }
-  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    auto part = over_->split(groups);
-    if (!part) return nullptr;
-    return std::make_unique<LazyCommunicator>(std::move(part), device_);
-  }
-  void set_timeout(double seconds) override { over_->set_timeout(seconds); }
-  void abort() noexcept override { over_->abort(); }
 
  private:
+  std::unique_ptr<Communicator> around(std::unique_ptr<Communicator> part) override {
+    return std::make_unique<LazyCommunicator>(std::move(part), device_);
+  }
   static std::vector<int64_t> copy(std::span<const int64_t> n) { return {n.begin(), n.end()}; }
-  std::unique_ptr<Communicator> over_;
   FarDevice& device_;
 };
 

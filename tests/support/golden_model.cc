@@ -72,6 +72,12 @@ void GoldenModel::expect_three_steps(double tolerance) const {
   if (!forward.updates.empty()) compare("stats/", tolerance, of);
 }
 
+std::vector<double> GoldenModel::losses() const {
+  std::vector<double> out;
+  for (int step = 0; step < kGoldenSteps; ++step) out.push_back(loss(step));
+  return out;
+}
+
 GoldenModel load_golden(const std::string& model, const std::string& exporter,
                         const std::string& loss, ImportOptions options) {
   GoldenModel out;

@@ -27,6 +27,7 @@ struct GoldenModel {
   ImportReport report;
 
   double loss(int step) const { return recorded.at("losses").at(step); }
+  std::vector<double> losses() const;
   bool noted(const std::string& text) const;
 
   /// Compares every recorded tensor of this kind ("grad/") with what `of` gives for its name.

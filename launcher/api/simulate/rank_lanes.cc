@@ -1,4 +1,4 @@
-// Colour refinement: ranks are told apart by their groups' colours until no more are.
+// Colour refinement: ranks are split by their groups' colours until no more are.
 #include "simulate/rank_lanes.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// ProgramWork: what each step of a rank's Program takes, as a Simulation is to be told.
+// ProgramWork: what each step of a rank's Program takes, as a Simulation takes it.
 #pragma once
 
 #include <cstdint>

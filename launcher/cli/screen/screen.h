@@ -35,7 +35,7 @@ class Screen {
   /// Of a run that ends with step `steps`, on a terminal of so many columns.
   Screen(int64_t steps, int columns, bool ascii);
 
-  /// Its lines after the steps and validations that it was told of, none longer than the terminal.
+  /// Its lines after the steps and validations that it was given, none longer than the terminal.
   std::vector<std::string> lines() const;
 
   void step(const StepReport& report, double seconds);  // `seconds`: since the run began

@@ -70,16 +70,16 @@ class Fit {
       if (settled) break;
     }
     for (size_t c = 0; c < at_.size(); ++c) {
-      told_.push_back(c);
+      identified_.push_back(c);
       worse_.push_back(worse(c));
     }
     for (;;) {
       const Vector half = half_widths();
       size_t worst = 0;
-      for (size_t f = 0; f < told_.size(); ++f)
+      for (size_t f = 0; f < identified_.size(); ++f)
         if (half[f] > half[worst]) worst = f;
-      if (told_.empty() || half[worst] <= kWidest) return outcome(half);
-      told_.erase(told_.begin() + static_cast<std::ptrdiff_t>(worst));
+      if (identified_.empty() || half[worst] <= kWidest) return outcome(half);
+      identified_.erase(identified_.begin() + static_cast<std::ptrdiff_t>(worst));
     }
   }
 
@@ -233,17 +233,17 @@ class Fit {
     return out;
   }
 
-  /// Of the logarithms' intervals, by constant of told_. Infinite: it cannot be told.
+  /// Of the logarithms' intervals, by constant of identified_. Infinite: it is not identifiable.
   Vector half_widths() const {
-    const double freedom = static_cast<double>(errors_.size() - told_.size());
-    const double width = student(freedom) * std::max(kPrecision, deviation(told_.size()));
-    const Matrix covariance = inverse(normal(told_));
+    const double freedom = static_cast<double>(errors_.size() - identified_.size());
+    const double width = student(freedom) * std::max(kPrecision, deviation(identified_.size()));
+    const Matrix covariance = inverse(normal(identified_));
     Vector out;
-    for (size_t f = 0; f < told_.size(); ++f) {
+    for (size_t f = 0; f < identified_.size(); ++f) {
       const double half = covariance.empty() ? INFINITY : width * std::sqrt(covariance[f][f]);
-      const bool told =
-          half <= kWidest && worse_[told_[f]] >= width * width && worse_[told_[f]] > 0;
-      out.push_back(told ? half : INFINITY);
+      const bool identified =
+          half <= kWidest && worse_[identified_[f]] >= width * width && worse_[identified_[f]] > 0;
+      out.push_back(identified ? half : INFINITY);
     }
     return out;
   }
@@ -268,8 +268,8 @@ class Fit {
     std::vector<FittedConstant> out;
     for (size_t c = 0; c < at_.size(); ++c)
       out.push_back({constants_[c].name, std::exp(at_[c]), 0, 0, false});
-    for (size_t f = 0; f < told_.size(); ++f) {
-      FittedConstant& c = out[told_[f]];
+    for (size_t f = 0; f < identified_.size(); ++f) {
+      FittedConstant& c = out[identified_[f]];
       c.low = c.value * std::exp(-half[f]), c.high = c.value * std::exp(half[f]);
       c.identifiable = true;
     }
@@ -284,8 +284,8 @@ class Fit {
   double noise_ = kNoise;  // of errors_: how much they count beside what is thought
   Vector errors_;          // at at_
   Matrix slopes_;
-  std::vector<size_t> told_;  // constants that the figures tell of
-  Vector worse_;              // by constant
+  std::vector<size_t> identified_;  // constants that the rows identify
+  Vector worse_;                    // by constant
 };
 
 }  // namespace

@@ -5,39 +5,18 @@
 
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <random>
 
 #include "exec/checks/replica_check.h"
-#include "planner/planner.h"
 #include "program/compile.h"
-#include "tests/planner/gpt_step.h"
+#include "tests/exec/planned_by_one.h"
 #include "tests/support/kernel_traits.h"
 
 namespace shardrun::test {
 namespace {
 
 constexpr uint32_t kSeed = 11;
-
-Graph gpt(int accumulate) {
-  static std::mutex mutex;  // ranks may be threads, and it goes by way of a file
-  const std::lock_guard lock(mutex);
-  GptOptions o;
-  o.layers = 1, o.hidden = 16, o.heads = 2, o.vocab = 17, o.context = 4, o.batch = 5;
-  OptimizerOptions optimizer;
-  optimizer.accumulate = accumulate;
-  return gpt_step(o, optimizer);
-}
-
-Plan plan_of(const Graph& graph, const Mesh& mesh, const std::string& planner) {
-  static std::mutex mutex;  // nor is discovery for several at once
-  static RuleCache rules;
-  const std::lock_guard lock(mutex);
-  PlanOptions options;
-  options.planner = planner;
-  return plan_shardings(graph, mesh, host_cluster(), options, rules);
-}
 
 class Flips {
  public:
@@ -263,8 +242,12 @@ void check_flips_are_found(Communicator& world, int flips) {
   for (const Case& c : cases) {
     SCOPED_TRACE(
         str(c.planner, " on ", c.mesh, ", ", c.accumulate, " micro-batches, seed ", kSeed));
-    const Graph graph = gpt(c.accumulate);
-    Flips test(world, graph, plan_of(graph, Mesh::parse(c.mesh), c.planner));
+    GptOptions o;
+    o.layers = 1, o.hidden = 16, o.heads = 2, o.vocab = 17, o.context = 4, o.batch = 5;
+    OptimizerOptions optimizer;
+    optimizer.accumulate = c.accumulate;
+    const auto [graph, plan] = planned_by_one(o, optimizer, Mesh::parse(c.mesh), c.planner);
+    Flips test(world, graph, plan);
     test.of_none();
     test.of_weights(flips);
     test.of_values(flips);

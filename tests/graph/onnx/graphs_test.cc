@@ -3,8 +3,7 @@
 // from tests/golden/make_graphs.py.
 #include <gtest/gtest.h>
 
-#include "planner/planner.h"
-#include "tests/support/golden_model.h"
+#include "tests/graph/onnx/cut_run.h"
 
 namespace shardrun {
 namespace {
@@ -64,35 +63,11 @@ class OnnxGraphsOnMeshes : public testing::TestWithParam<Case> {};
 TEST_P(OnnxGraphsOnMeshes, ThreeSteps) {
   const GoldenModel model = load(GetParam());
   const Graph graph = test::golden_training_graph(model.forward);
-  RuleCache rules;
   for (const char* text : {"nodes=3", "nodes=2,heads=2"}) {
-    const Mesh mesh = Mesh::parse(text);
-    PlanOptions options;
-    options.planner = "ilp";
-    options.solve_seconds = 3;
-    for (const Value& value : graph.values()) {
-      const bool batch = value.role == Role::batch;
-      const Shape& shape = value.type.shape;
-      if ((!batch && value.role != Role::parameter) || shape.empty()) continue;
-      size_t dim = 0;
-      while (dim + 1 < shape.size() && shape[dim] < 3) ++dim;  // edges are [2, 34]
-      if (shape[dim] < 3) continue;
-      Sharding sharding = Sharding::replicated(shape.size());
-      sharding.dims[dim] = {batch ? 0 : mesh.axis_count() - 1};
-      options.pinned[value.name] = sharding;
-    }
-    const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-    const test::ShardedRun run = test::run_sharded(
-        graph, plan, std::vector<test::NamedTensors>(test::kGoldenSteps, model.feeds),
-        test::kGoldenRate);
-    for (int step = 0; step < test::kGoldenSteps; ++step) {
-      EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step),
-                  kTolerance * model.loss(step))
-          << text << ", step " << step + 1;
-    }
+    const test::ShardedRun run = test::expect_losses_when_cut(
+        graph, model.feeds, Mesh::parse(text), test::kGoldenRate, model.losses(), kTolerance);
     model.compare("after/", kTolerance,
                   [&](const std::string& name) { return run.persistent.at(name); });
-    EXPECT_EQ(run.allocated_bytes, run.predicted_bytes) << text;
   }
 }
 

@@ -9,9 +9,8 @@
 #include "graph/optimizer.h"
 #include "graph/passes/fusion/fuse.h"
 #include "kernels/reference/interpreter.h"
-#include "planner/planner.h"
 #include "tests/graph/onnx/build.h"
-#include "tests/support/golden_model.h"
+#include "tests/graph/onnx/cut_run.h"
 
 namespace shardrun {
 namespace {
@@ -21,7 +20,6 @@ using test::ModelBuilder;
 using test::TemporaryFolder;
 
 constexpr double kTolerance = 1e-4;
-constexpr int kSteps = test::kGoldenSteps;
 
 double relative_norm(const Tensor& got, const Tensor& want) {
   double difference = 0, norm = 0;
@@ -75,32 +73,9 @@ TEST_P(OnnxModels, LossGradientsAndThreeSteps) {
 TEST_P(OnnxModels, ThreeStepsOnMeshes) {
   const GoldenModel model = load(GetParam().model, GetParam().exporter);
   const Graph graph = test::golden_training_graph(model.forward);
-  RuleCache rules;
-  for (const char* text : {"data=3", "data=2,model=2"}) {
-    const Mesh mesh = Mesh::parse(text);
-    PlanOptions options;
-    options.planner = "ilp";
-    options.solve_seconds = 3;
-    // Batches over the first axis, parameters over the last, so that much has to move.
-    for (const Value& value : graph.values()) {
-      Sharding sharding = Sharding::replicated(value.type.shape.size());
-      const bool batch = value.role == Role::batch;
-      const int axis = batch ? 0 : mesh.axis_count() - 1;
-      if (!batch && value.role != Role::parameter) continue;
-      if (value.type.shape.empty() || value.type.shape[0] < 3) continue;
-      sharding.dims.front() = {axis};
-      options.pinned[value.name] = sharding;
-    }
-    const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-    const test::ShardedRun run =
-        test::run_sharded(graph, plan, std::vector<NamedTensors>(kSteps, model.feeds), 1e-2);
-    for (int step = 0; step < kSteps; ++step) {
-      EXPECT_NEAR(run.metrics[static_cast<size_t>(step)].at("loss"), model.loss(step),
-                  kTolerance * model.loss(step))
-          << text << ", step " << step + 1;
-    }
-    EXPECT_EQ(run.allocated_bytes, run.predicted_bytes) << text;
-  }
+  for (const char* text : {"data=3", "data=2,model=2"})
+    test::expect_losses_when_cut(graph, model.feeds, Mesh::parse(text), test::kGoldenRate,
+                                 model.losses(), kTolerance);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OnnxModels,

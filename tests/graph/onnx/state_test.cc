@@ -8,10 +8,13 @@
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
+#include "tests/graph/onnx/imported.h"
 #include "tests/support/golden_model.h"
 
 namespace shardrun {
 namespace {
+
+using test::Imported;
 
 constexpr double kTolerance = 2e-5;
 constexpr int64_t kBatch = 4;
@@ -22,25 +25,6 @@ struct Case {
 };
 std::string name_of(const Case& c) { return std::string(c.model) + "." + c.exporter; }
 void PrintTo(const Case& c, std::ostream* out) { *out << name_of(c); }
-
-struct Imported {
-  Graph graph;
-  ImportReport report;
-
-  int notes(const std::string& text) const {
-    return static_cast<int>(std::count_if(
-        report.notes.begin(), report.notes.end(),
-        [&](const std::string& note) { return note.find(text) != std::string::npos; }));
-  }
-  const ImportReport::Parameter* find(const std::string& name) const {
-    for (const auto* list : {&report.parameters, &report.constants}) {
-      for (const ImportReport::Parameter& p : *list) {
-        if (p.name == name) return &p;
-      }
-    }
-    return nullptr;
-  }
-};
 
 Imported import(const std::string& file, ImportOptions options = {}) {
   options.evaluate = run_reference;

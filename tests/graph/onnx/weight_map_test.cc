@@ -17,14 +17,19 @@ const std::string kGolden = SHARDRUN_GOLDEN;
 
 std::string path_of(const std::string& name) { return kGolden + "/weights_" + name; }
 
-/// A tensor of a safetensors file, as f64.
-Tensor stored(const FoundTensor& found) {
+Source source_of(const FoundTensor& found) {
   Source source;
   source.kind = Source::Kind::file;
   source.path = found.path;
   source.offset = found.entry.begin;
   source.dtype = found.entry.type().dtype;
   source.shape = found.entry.shape;
+  return source;
+}
+
+/// A tensor of a safetensors file, as f64.
+Tensor stored(const FoundTensor& found) {
+  const Source source = source_of(found);
   Tensor out({DType::f64, source.shape});
   read_source(source, out.type(), full_box(source.shape), 0, out.data());
   return out;
@@ -116,13 +121,7 @@ void expect_given(const std::string& module, const std::string& exporter) {
   GivenWeights given;
   given.origin = "--weights F";
   for (const auto& [name, found] : find_tensors(path_of(module + ".before.safetensors"))) {
-    Source source;
-    source.kind = Source::Kind::file;
-    source.path = found.path;
-    source.offset = found.entry.begin;
-    source.dtype = found.entry.type().dtype;
-    source.shape = found.entry.shape;
-    given.tensors["module." + name] = {found.entry.shape, found.entry.dtype, source};
+    given.tensors["module." + name] = {found.entry.shape, found.entry.dtype, source_of(found)};
   }
   const MatchedWeights matched = match_weights(map, given);
   EXPECT_EQ(matched.notes,

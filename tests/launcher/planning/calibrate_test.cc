@@ -21,6 +21,7 @@
 #include "ranks/backend.h"
 #include "ranks/gpu_cluster.h"
 #include "tests/launcher/ranks/far_rank.h"
+#include "tests/support/forwarding_communicator.h"
 
 namespace shardrun {
 namespace {
@@ -180,59 +181,45 @@ TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
 }
 
 /// Ranks' communicator whose groups take 1000 bytes, and more when a kind of call is new to them.
-class HungryCommunicator final : public Communicator {
+class HungryCommunicator final : public test::ForwardingCommunicator {
  public:
   HungryCommunicator(std::unique_ptr<Communicator> over, test::FarDevice& device, int64_t own)
-      : over_(std::move(over)), device_(device) {
+
+      : ForwardingCommunicator(std::move(over)), device_(device) {
     take(own);
   }
   ~HungryCommunicator() override { take(-taken_); }
-  int rank() const override { return over_->rank(); }
-  int size() const override { return over_->size(); }
-  Communicator& host() override { return over_->host(); }
+  Communicator& host() override { return over_.host(); }
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
     first(0, 1);
-    over_->all_gather(send, recv, counts, dtype);
+    over_.all_gather(send, recv, counts, dtype);
   }
   void reduce_scatter(const void* send, void* recv, std::span<const int64_t> counts, DType dtype,
                       Reduction op, void* staging) override {
     first(1, 20);
-    over_->reduce_scatter(send, recv, counts, dtype, op, staging);
+    over_.reduce_scatter(send, recv, counts, dtype, op, staging);
   }
   void all_reduce(void* data, int64_t count, DType dtype, Reduction op, void* staging) override {
     first(2, 300);
     if (count > 100'000) first(3, 4000);
-    over_->all_reduce(data, count, dtype, op, staging);
+    over_.all_reduce(data, count, dtype, op, staging);
   }
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
     first(4, 50000);
-    over_->all_to_all(send, send_counts, recv, recv_counts, dtype);
+    over_.all_to_all(send, send_counts, recv, recv_counts, dtype);
   }
-  void broadcast(void* data, int64_t bytes, int root) override {
-    over_->broadcast(data, bytes, root);
-  }
-  void send(const void* data, int64_t bytes, int to) override { over_->send(data, bytes, to); }
-  void recv(void* data, int64_t bytes, int from) override { over_->recv(data, bytes, from); }
-  void barrier() override { over_->barrier(); }
-  uint64_t any_of(uint64_t flags) override { return over_->any_of(flags); }
-  Memory allocate(int64_t bytes) override { return over_->allocate(bytes); }
-  std::unique_ptr<Communicator> split(const std::vector<std::vector<int>>& groups) override {
-    auto part = over_->split(groups);
-    if (!part) return nullptr;
-    return std::make_unique<HungryCommunicator>(std::move(part), device_, 1000);
-  }
-  void set_timeout(double seconds) override { over_->set_timeout(seconds); }
-  void abort() noexcept override { over_->abort(); }
 
  private:
+  std::unique_ptr<Communicator> around(std::unique_ptr<Communicator> part) override {
+    return std::make_unique<HungryCommunicator>(std::move(part), device_, 1000);
+  }
   void take(int64_t bytes) { device_.taken += bytes, taken_ += bytes; }
   void first(size_t kind, int64_t bytes) {
     if (!called_[kind]) take(bytes);
     called_[kind] = true;
   }
-  std::unique_ptr<Communicator> over_;
   test::FarDevice& device_;
   int64_t taken_ = 0;
   std::array<bool, 5> called_{};

@@ -42,7 +42,7 @@ struct Layout {
 class LoopReader {
  public:
   explicit LoopReader(const std::string& text) : lines_(text) {
-    for (const char* list : {"values", "nodes", "handed"}) plan_[list] = json::object();
+    for (const char* list : {"values", "nodes", "redistributed"}) plan_[list] = json::object();
     for (const char* list : {"regathered", "recompute"}) plan_[list] = json::array();
     for (std::string line; std::getline(lines_, line);) {
       words_ = split(line);
@@ -107,7 +107,7 @@ class LoopReader {
       plan_["values"][name] = nest(name).text();
     } else if (kind == "copy") {
       const std::string name = word();
-      plan_["handed"][name] = nest(name).text();
+      plan_["redistributed"][name] = nest(name).text();
     } else if (kind == "node") {
       node_ = word();
       plan_["nodes"][node_] = {{"in", json::array()}, {"out", json::array()}};
@@ -247,7 +247,7 @@ class PrintedLoops : public testing::Test {
               std::to_string(axis["size"].get<int>());
     }
     EXPECT_EQ(got["mesh"], mesh);
-    for (const char* field : {"values", "handed", "regathered", "recompute"})
+    for (const char* field : {"values", "redistributed", "regathered", "recompute"})
       EXPECT_EQ(got[field], wanted[field]) << field << " of " << how;
     EXPECT_EQ(got["nodes"].size(), wanted["nodes"].size());
     for (const auto& [name, node] : wanted["nodes"].items()) {

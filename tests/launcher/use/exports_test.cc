@@ -2,8 +2,6 @@
 // way out.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
@@ -11,21 +9,12 @@
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/build.h"
+#include "tests/graph/onnx/imported.h"
 
 namespace shardrun {
 namespace {
 
-struct Imported {
-  Graph graph;
-  ImportReport report;
-
-  int notes(const std::string& text) const {
-    return static_cast<int>(std::count_if(
-        report.notes.begin(), report.notes.end(),
-        [&](const std::string& note) { return note.find(text) != std::string::npos; }));
-  }
-  int parameters() const { return static_cast<int>(graph.with_role(Role::parameter).size()); }
-};
+using test::Imported;
 
 Imported import_file(const std::string& path, ImportOptions::Shared shared) {
   ImportOptions options;

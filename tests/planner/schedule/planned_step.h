@@ -10,6 +10,7 @@
 #include "planner/planner.h"
 #include "program/partition.h"
 #include "tests/planner/gpt_step.h"
+#include "tests/planner/perceptron.h"
 #include "tests/support/sharded_run.h"
 
 namespace shardrun::test {
@@ -29,28 +30,6 @@ inline std::vector<std::string> collectives(const Graph& graph, const Plan& plan
     out.push_back(str(kind.name, " ", step.source));
   }
   return out;
-}
-
-/// Products by w0, w1, … with a relu behind each, and the sum of squares.
-inline Graph perceptron(int64_t batch, const std::vector<int64_t>& widths) {
-  Graph g;
-  g.name = "mlp";
-  ValueId x = g.add_input("x", {DType::f32, {batch, widths.front()}}, Role::batch);
-  const ValueId target = g.add_input("target", {DType::f32, {batch, widths.back()}}, Role::batch);
-  for (size_t i = 0; i + 1 < widths.size(); ++i) {
-    const std::string name = "w" + std::to_string(i);
-    const ValueId w =
-        g.add_persistent(name, {DType::f32, {widths[i], widths[i + 1]}}, Role::parameter, Source{});
-    g.trainable[w] = true;
-    x = g.add("matmul", {x, w}, {{"equation", std::string("bi,io->bo")}}, name + "/matmul");
-    x = g.add("relu", {x}, {}, name + "/relu");
-  }
-  const ValueId difference = g.add("sub", {x, target}, {}, "difference");
-  const ValueId square = g.add("mul", {difference, difference}, {}, "square");
-  g.loss = g.add("reduce_sum", {square},
-                 {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
-  attach_optimizer(g, {});
-  return g;
 }
 
 /// What bounds the indices that the graph reads from `id`: every class and every row occurs.
