@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "device/cuda/launches.h"
+#include "tests/cuda/sources.h"
 
 namespace shardrun::cuda {
 namespace {

@@ -62,7 +62,7 @@ struct FusedProgram {
   }
   Program fused(bool keep = false) {
     plan.keep_casts = keep;
-    const Program program = compile(g, plan, Cluster{.collectives = Collectives::apart}, 0, {});
+    const Program program = compile(g, plan, Cluster{}, 0, {});
     check_memory(program);
     return program;
   }

@@ -26,11 +26,11 @@ TEST(FusePatterns, SoftmaxOverSegmentsIsOneStep) {
   f.g.outputs = {f.dx};
   f.start_plan();
   const Program p = f.fused();
-  ASSERT_EQ(kinds(p), "segment_softmax neg segment_softmax_grad");
-  for (const size_t s : {0, 2}) {
+  ASSERT_EQ(kinds(p), "group_rows segment_softmax neg segment_softmax_grad");
+  for (const size_t s : {1, 3}) {
     std::vector<TensorType> in;
     for (BufferId b : p.steps[s].in) in.push_back(p.buffers[static_cast<size_t>(b)].type);
-    EXPECT_EQ(in.size(), s == 0 ? 2u : 3u);
+    EXPECT_EQ(in.size(), s == 1 ? 3u : 4u);
     EXPECT_EQ(p.steps[s].node.attrs.i("size"), 3);
     EXPECT_EQ(infer_types(p.steps[s].node, in)[0], (TensorType{DType::f32, {6, 4}}));
   }
@@ -64,13 +64,13 @@ TEST(FusePatterns, LeavesTablesOfSegmentsThatOthersRead) {
     f.g.outputs = {f.dx, shown == 0 ? f.top : f.total};
     f.start_plan();
     EXPECT_EQ(kinds(f.fused()),
-              "segment_max segment_exp_sum segment_softmax neg segment_softmax_grad");
+              "group_rows segment_max segment_exp_sum segment_softmax neg segment_softmax_grad");
   }
   SegmentFixture f;
   f.g.outputs = {f.dx, f.sums};
   f.start_plan();
   EXPECT_EQ(kinds(f.fused()),
-            "segment_softmax neg segment_softmax_reduce_grad segment_softmax_grad");
+            "group_rows segment_softmax neg segment_softmax_reduce_grad segment_softmax_grad");
 }
 
 /// Edges over two ranks: segments' maxima and sums are reduced between the steps.
@@ -97,8 +97,9 @@ TEST(FusePatterns, LeavesSegmentsThatACutDivides) {
   f.plan.values[f.g.value(f.top).name] = f.plan.nodes["top"].out[0];
   f.plan.values[f.g.value(f.total).name] = f.plan.nodes["total"].out[0];
   f.plan.values[f.g.value(f.y).name] = edges;
-  EXPECT_EQ(kinds(f.fused()),
-            "segment_max all_reduce segment_exp_sum all_reduce segment_softmax all_gather");
+  EXPECT_EQ(
+      kinds(f.fused()),
+      "group_rows segment_max all_reduce segment_exp_sum all_reduce segment_softmax all_gather");
 }
 
 struct Loss : FusedProgram {

@@ -3,6 +3,7 @@
 
 #include "graph/op_def.h"
 #include "models/wide_resnet.h"
+#include "program/fusion/rewrites.h"
 #include "program/ops/post.h"
 #include "tests/planner/gpt_step.h"
 #include "tests/program/fused_program.h"

@@ -95,9 +95,9 @@ TEST(Requests, AreRefusedWhereTheyAreNoRequests) {
 }
 
 TEST(Requests, AreRefusedWhereNoValueFits) {
-  EXPECT_EQ(refusal({"layer0.w0=[-,-]"}),
-            "--shard 'layer0.w0=[-,-]': no value's whole name matches; near are 'w0', "
-            "'w1', '%w0/relu'");
+  EXPECT_EQ(refusal({"w.w=[-,-]"}),
+            "--shard 'w.w=[-,-]': no value's whole name matches; near are 'w0', "
+            "'w1', 'x'");
   // A name that holds the expression comes first.
   EXPECT_NE(refusal({"relu=[-,-]"}).find("near are '%w0/relu', '%w1/relu'"), std::string::npos)
       << refusal({"relu=[-,-]"});
