@@ -18,7 +18,7 @@ constexpr double kFusedScoreBytes = 2;  // of ds: bf16
 
 double tiles_of(double rows) { return std::ceil(rows / kTile); }
 
-double fused_seconds(const AttentionWork& work, const Cluster& cluster) {
+double fused_attention_seconds(const AttentionWork& work, const Cluster& cluster) {
   const double queries = tiles_of(work.queries), keys = tiles_of(work.keys);
   const double tiles = work.heads * (work.causal ? queries * (keys + 1) / 2 : queries * keys);
   const double pairs = tiles * kTile * kTile;
@@ -37,7 +37,7 @@ double fused_seconds(const AttentionWork& work, const Cluster& cluster) {
   return pairs * each * idle + passes * pairs * kFusedScoreBytes / cluster.memory_bandwidth.value();
 }
 
-double unfused_seconds(const AttentionWork& work, const Cluster& cluster) {
+double unfused_attention_seconds(const AttentionWork& work, const Cluster& cluster) {
   const double pairs = work.heads * work.queries * work.keys;
   const auto element = static_cast<double>(size_of(work.dtype));
   const auto pass = [&](double bytes) { return pairs * bytes / cluster.memory_bandwidth.value(); };
@@ -83,7 +83,8 @@ std::vector<MatmulWork> attention_products(const AttentionWork& work) {
 }
 
 double attention_seconds(const AttentionWork& work, const Cluster& cluster) {
-  return work.fused ? fused_seconds(work, cluster) : unfused_seconds(work, cluster);
+  return work.fused ? fused_attention_seconds(work, cluster)
+                    : unfused_attention_seconds(work, cluster);
 }
 
 }  // namespace shardrun

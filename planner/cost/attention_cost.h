@@ -34,17 +34,18 @@ std::vector<MatmulWork> attention_products(const AttentionWork& work);
 ///               and y is scaled once for each tile of keys
 ///     gradient  6: scale and subtract lse, subtract delta, multiply by p, scale, convert p and ds
 ///
-/// These parts are added up, for little of them runs at the same time. The gradient that repeats
-/// bit for bit also takes ds through memory in bf16, and makes dq of it in a second kernel (cuDNN's
+/// These parts are added up, as if none ran beside another. The gradient that repeats bit for bit
+/// also takes ds through memory in bf16, and makes dq of it in a second kernel (cuDNN's
 /// frontend, scaled_dot_product_flash_attention.h: use_dp_workspace).
 ///
 ///     H200, 32 x 12 heads of 64, 1024 tokens, causal: 226 million pairs in tiles. Forward 256
 ///     FLOPs of each at 784 TFLOP/s, an exponential at 3.77e12 and 4.5 instructions at 30e12 a
 ///     second are 74 + 60 + 34 = 168 us. Products of pairs that are seen alone take 66.
 ///
-/// Where scores lie in memory, each product and what is between them passes over those of all
-/// pairs, in f32, and of what follows from them in the operands' type
-/// (kernels/cuda/own/attention.h).
+/// Where scores lie in memory, products and the row kernel between them pass over those of all
+/// pairs: over scores in f32, over weights in the operands' type (kernels/cuda/own/attention.h).
+/// Forward scores and weights are written and read once. The gradient writes and reads two scores,
+/// writes weights and the gradients of scores, and reads those three times in all.
 double attention_seconds(const AttentionWork& work, const Cluster& cluster);
 
 }  // namespace shardrun
