@@ -120,6 +120,11 @@ TEST(AttentionCost, WhatIsFused) {
   const Shape cut = {1, 2, 512, 64}, whole = {1, 2, 1024, 64};
   EXPECT_TRUE(fused(attention(false, cut, whole, false)));
   EXPECT_FALSE(fused(attention(false, cut, whole, true)));
+  for (bool causal : {false, true}) {
+    Call later = attention(false, 2, 1024, 64, causal);
+    later.node.attrs.set("q_offset", int64_t{512});
+    EXPECT_EQ(fused(later), !causal);
+  }
   // Cut keys, of attention in parts.
   Call part = attention(false, whole, cut, false);
   part.node.attrs.set("keys", int64_t{1024});
