@@ -41,6 +41,20 @@ AttentionAttrs AttentionAttrs::of(const Node& node) {
   return out;
 }
 
+std::optional<std::string> refuse_fused_attention(const Node& node, const TensorType& q,
+                                                  const TensorType& v) {
+  const AttentionAttrs attrs = AttentionAttrs::of(node);
+  if (q.dtype != DType::bf16) return str("computes in bf16, not ", q.dtype);
+  if (attrs.slope != 1 || attrs.has_mask || attrs.dropout > 0 ||
+      (attrs.causal && attrs.q_offset != 0))
+    return "has no mask, slope, dropout or offset of a causal mask";
+  for (int64_t width : {q.shape[3], v.shape[3]}) {
+    if (width % 8 != 0 || width > 128)
+      return str("has heads of 8 to 128 in steps of 8, not ", width);
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 // Checks q, k, v at in[first..], then mask and step at in[rest..]; returns lse's type.

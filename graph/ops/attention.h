@@ -1,6 +1,9 @@
 // The attributes of attention and attention_grad, read once for all kernels.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "graph/graph.h"
 
 namespace shardrun {
@@ -25,5 +28,10 @@ struct AttentionAttrs {
         (((start[0] + b) * g[1] + start[1] + h) * g[2] + start[2] + t) * g[3] + start[3]);
   }
 };
+
+/// Why GPUs' fused kernels cannot do this call of attention or attention_grad, whose queries and
+/// values have these types; null if they can.
+std::optional<std::string> refuse_fused_attention(const Node& node, const TensorType& q,
+                                                  const TensorType& v);
 
 }  // namespace shardrun

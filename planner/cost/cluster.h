@@ -52,14 +52,16 @@ struct Cluster {
   };
   std::map<DType, Rate> flops;  // of one device, for large matmuls
   Rate memory_bandwidth{12e9};  // of one device, bytes/s
-  /// Of a GPU: how its library divides a product's result (planner/cost/tile_cost.h).
+  /// Of a GPU: how its library divides a product's result (planner/cost/tile_cost.h), and what
+  /// attention takes besides its products (planner/cost/attention_cost.h).
   struct Tiles {
     int64_t multiprocessors = 0;  // that take a tile at a time; 0: a product takes its FLOPs
     /// Rows and columns, the largest first, and at most so many; also the other way round.
     std::vector<std::pair<int64_t, int64_t>> shapes;
     static constexpr int64_t kMostShapes = 16;
-    Rate cache_bandwidth;  // bytes/s at which operands come to all multiprocessors
-    double latency = 0;    // s until the first of them have come
+    Rate cache_bandwidth;           // bytes/s at which operands come to all multiprocessors
+    double latency = 0;             // s until the first of them have come
+    double exponential_flops = 16;  // of f32, in the time of an exponential
     friend bool operator==(const Tiles&, const Tiles&) = default;
   };
   Tiles tiles{};

@@ -100,6 +100,7 @@ Cluster::Tiles read_tiles(Fields fields) {
   }
   tiles.cache_bandwidth = read_rate(fields.object("cache_bandwidth"));
   tiles.latency = fields.number("latency", true);
+  tiles.exponential_flops = fields.number("exponential_flops", false, tiles.exponential_flops);
   fields.finish();
   return tiles;
 }
@@ -110,7 +111,8 @@ Json tiles_json(const Cluster::Tiles& tiles) {
   return {{"multiprocessors", tiles.multiprocessors},
           {"shapes", shapes},
           {"cache_bandwidth", rate_json(tiles.cache_bandwidth)},
-          {"latency", tiles.latency}};
+          {"latency", tiles.latency},
+          {"exponential_flops", tiles.exponential_flops}};
 }
 
 Collectives read_collectives(Fields& fields, const std::string& origin) {

@@ -7,6 +7,7 @@
 #include "graph/op_def.h"
 #include "graph/ops/einsum.h"
 #include "graph/ops/window.h"
+#include "planner/cost/attention_cost.h"
 #include "planner/cost/tile_cost.h"
 #include "program/ops/pack.h"
 #include "program/ops/post.h"
@@ -68,25 +69,37 @@ double grid_seconds(CostClass cost, const Node& node, std::span<const TensorType
   if (cost == CostClass::attention || cost == CostClass::attention_grad) {
     const auto grid = measured.grids.find({node.op, "", dtype});
     if (grid == measured.grids.end()) return 0;
-    const size_t first = cost == CostClass::attention ? 0 : 1;  // the gradient's comes before
-    const Shape &q = in[first].shape, &k = in[first + 1].shape, &v = in[first + 2].shape;
-    const auto length = static_cast<double>(std::max<int64_t>(k[2], 1));
+    const AttentionWork w = attention_work(cost, node, in);
+    const double length = std::max(w.keys, 1.0);
     // Fewer queries than keys, as when the queries are cut, are so many heads less.
-    const double heads = static_cast<double>(q[0] * q[1] * q[2]) / length;
+    const double heads = w.heads * w.queries / length;
     // Values may be wider than queries. Of a pair's two products one is over each width, of the
     // gradient's five two are over the values'.
-    const double width = first == 0 ? static_cast<double>(q[3] + v[3]) / 2
-                                    : static_cast<double>(3 * q[3] + 2 * v[3]) / 5;
+    const double width =
+        w.gradient ? (3 * w.width + 2 * w.value_width) / 5 : (w.width + w.value_width) / 2;
     const double masked = grid->second.at({heads, length, width}, {1, 2, 1});
-    return node.attrs.i("causal", 0) != 0 ? masked : kUnmasked * masked;
+    return w.causal ? masked : kUnmasked * masked;
   }
   return 0;
+}
+
+/// Of GPUs, products by their tiles and attention by its pairs; else FLOPs at the rate of large
+/// products.
+double arithmetic_of(CostClass cost, const Node& node, std::span<const TensorType> in,
+                     const KernelWork& work, const Cluster& cluster) {
+  if (cluster.tiles.multiprocessors > 0) {
+    if (cost == CostClass::product)
+      return product_seconds(matmul_work(node, in), work.dtype, cluster);
+    if (cost == CostClass::attention || cost == CostClass::attention_grad)
+      return attention_seconds(attention_work(cost, node, in), cluster);
+  }
+  return work.flops / cluster.flops_for(work.dtype);
 }
 
 /// Seconds of the measured op most like this one; 0 if there is none.
 double measured_seconds(CostClass cost, const Node& node, std::span<const TensorType> in,
                         const KernelWork& work, const MeasuredKernels& measured,
-                        double flops_rate) {
+                        const Cluster& cluster) {
   if (const double seconds = grid_seconds(cost, node, in, work.dtype, measured); seconds > 0)
     return seconds;
   const std::array<DType, 2> dtypes = {work.dtype, DType::f32};
@@ -99,11 +112,12 @@ double measured_seconds(CostClass cost, const Node& node, std::span<const Tensor
       return op->second.curve.at(op->second.by_flops ? work.flops : work.bytes);
     }
   }
-  // Not measured itself: as an add of as many bytes, or its FLOPs if they take longer.
+  // Not measured itself: as an add of as many bytes, or its arithmetic if that takes longer.
   for (const DType dtype : dtypes) {
     const auto add = measured.ops.find({"add", "", dtype});
     if (add != measured.ops.end())
-      return std::max(add->second.curve.at(work.bytes), work.flops / flops_rate);
+      return std::max(add->second.curve.at(work.bytes),
+                      arithmetic_of(cost, node, in, work, cluster));
   }
   return 0;
 }
@@ -112,13 +126,6 @@ double bytes_of(std::span<const TensorType> types) {
   double bytes = 0;
   for (const TensorType& t : types) bytes += static_cast<double>(byte_size(t));
   return bytes;
-}
-
-double arithmetic_of(CostClass cost, const Node& node, std::span<const TensorType> in,
-                     const KernelWork& work, const Cluster& cluster) {
-  if (cost == CostClass::product && cluster.tiles.multiprocessors > 0)
-    return product_seconds(matmul_work(node, in), work.dtype, cluster);
-  return work.flops / cluster.flops_for(work.dtype);
 }
 
 /// What an op behind a product takes more. Alone it would also read the result so far from memory
@@ -207,8 +214,7 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
   KernelWork work = work_of(node, in, out);
   if (cost == CostClass::free) work.bytes = work.flops = 0;
   if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {
-    const double seconds =
-        measured_seconds(cost, node, in, work, *measured, cluster.flops_for(work.dtype));
+    const double seconds = measured_seconds(cost, node, in, work, *measured, cluster);
     if (seconds > 0) return seconds;
   }
   return std::max(arithmetic_of(cost, node, in, work, cluster),

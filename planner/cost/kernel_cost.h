@@ -32,7 +32,8 @@ double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster);
 
 /// The arithmetic alone, measured or not: of a product by product_seconds (tile_cost.h), with what
-/// follows it in the same kernel for nothing; of anything else FLOPs / peak.
+/// follows it in the same kernel for nothing; of attention on a GPU by attention_seconds
+/// (attention_cost.h); of anything else FLOPs / peak.
 double arithmetic_seconds(const Node& node, std::span<const TensorType> in,
                           std::span<const TensorType> out, const Cluster& cluster);
 

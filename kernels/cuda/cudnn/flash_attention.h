@@ -32,14 +32,9 @@ inline CudnnAttention flash_attention_of(const KernelCall& call) {
 inline Refusal refuse_flash_attention(const KernelCall& call) {
   if (auto reason = refuse_attention(call)) return reason;
   const AttentionSizes size(call);
-  const AttentionAttrs attrs = AttentionAttrs::of(call.node);
-  if (size.dtype != DType::bf16) return str("computes in bf16, not ", size.dtype);
-  if (attrs.slope != 1 || attrs.has_mask || attrs.dropout > 0 || attrs.q_offset != 0)
-    return "has no mask, slope, dropout or offset";
-  for (int64_t width : {size.width, size.value_width}) {
-    if (width % 8 != 0 || width > 128)
-      return str("has heads of 8 to 128 in steps of 8, not ", width);
-  }
+  const size_t first = size.gradient ? 1 : 0;
+  if (auto reason = refuse_fused_attention(call.node, call.in[first], call.in[first + 2]))
+    return reason;
   const CudnnAttention a = flash_attention_of(call);
   if (a.most_elements() > kMostCudnnElements) return "counts less than 2^31 elements of a tensor";
   if (a.heads < size.heads && a.heads * a.queries * 4 % 16 != 0)

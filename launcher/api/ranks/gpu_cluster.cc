@@ -19,6 +19,9 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kKnown = 
     {"V100-SXM2-32GB", "v100-32"},
 }};
 
+/// Exponentials of a multiprocessor in a clock. Source: NVIDIA, CUDA C++ Programming Guide,
+/// throughput of arithmetic.
+constexpr double kExponentials = 16;
 /// FLOPs of a multiprocessor in a clock: f32 units, and matrix units with bf16 (none before
 /// compute capability 8). Source: the architectures' white papers.
 struct PerClock {
@@ -44,7 +47,8 @@ Cluster from_facts(const GpuFacts& gpu) {
   out.tiles = {gpu.multiprocessors,
                {{256, 128}, {128, 128}, {256, 64}, {128, 64}, {64, 64}},
                {fed * clocks},
-               0.5e-6};
+               0.5e-6,
+               flops.f32 / kExponentials};
   out.within = {20e9, 5e-6, 15e-6};
   out.between = {10e9, 10e-6, 20e-6};
   const std::string units = str("multiprocessors, clock and compute capability ", gpu.major, ".",
@@ -59,6 +63,8 @@ Cluster from_facts(const GpuFacts& gpu) {
   out.sources["tiles.shapes"] = "as of A100";
   out.sources["tiles.cache_bandwidth.peak"] = "assumed: as much as tiles of 128 x 128 need";
   out.sources["tiles.latency"] = "as of A100";
+  out.sources["tiles.exponential_flops"] =
+      "16 exponentials of a multiprocessor in a clock; f32 by its compute capability";
   out.sources["within.bandwidth"] = "assumed: PCIe 4 with 16 lanes";
   return out;
 }

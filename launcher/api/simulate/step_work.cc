@@ -2,11 +2,13 @@
 #include "simulate/step_work.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "exec/collective_step.h"
 #include "explain/planned_steps.h"
 #include "measure/bench_kernels.h"
+#include "planner/cost/attention_cost.h"
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/kernel_cost.h"
 #include "planner/cost/tile_cost.h"
@@ -16,7 +18,7 @@ namespace shardrun {
 namespace {
 
 constexpr double kScoreBytes = 2;
-constexpr int64_t kHeadsAtOnce = 4, kLongestRow = 2048;  // of Megatron-LM's kernel for softmax
+constexpr double kHeadsAtOnce = 4, kLongestRow = 2048;  // of Megatron-LM's kernel for softmax
 
 /// For a step that comes from a node, or that moves a value, what is known of that node.
 class NodesOf {
@@ -62,39 +64,28 @@ class NodesOf {
   std::map<std::string, ValueId> values_;
 };
 
-/// The products of attention that is not fused, for each sample and head: of queries with keys and
-/// of probabilities with values; backward of the gradients of probabilities, values, queries, keys.
-std::vector<MatmulWork> products_of(const Shape& q, const Shape& v, bool forward) {
-  const auto batch = static_cast<double>(q[0] * q[1]), queries = static_cast<double>(q[2]);
-  const auto keys = static_cast<double>(v[2]), width = static_cast<double>(q[3]);
-  const auto values = static_cast<double>(v[3]);
-  const auto product = [&](double m, double n, double k) {
-    return MatmulWork{.layout = "", .batch = batch, .m = m, .n = n, .k = k};
-  };
-  if (forward) return {product(queries, keys, width), product(queries, values, keys)};
-  return {product(queries, keys, values), product(keys, values, queries),
-          product(queries, width, keys), product(keys, width, queries)};
-}
-
 /// Sets the seconds of attention that is not fused, those of its products, and its launches. Each
-/// product passes over the scores once. Between them are kernels that do nothing else.
+/// product passes over the scores once. Between them are kernels that do nothing else. Backward the
+/// probabilities are there already.
 void price_unfused(const Step& step, const Program& program, const Cluster& cluster,
                    StepWork& work) {
-  const bool forward = step.node.op == "attention";
-  const std::vector<TensorType> in = types_of(program, step.in);
-  const Shape &q = in[forward ? 0 : 1].shape, &v = in[forward ? 2 : 3].shape;
-  const double pairs = static_cast<double>(q[0] * q[1] * q[2]) * static_cast<double>(v[2]);
+  const AttentionWork attention =
+      attention_work(op_def(step.node.op).cost, step.node, types_of(program, step.in));
+  const double pairs = attention.heads * attention.queries * attention.keys;
   const double pass = kScoreBytes * pairs / cluster.memory_bandwidth.value();
-  double passes = forward ? kForwardPasses : kBackwardPasses;
+  double passes = attention.gradient ? kBackwardPasses : kForwardPasses;
   work.products = 0, work.seconds = kScoreKernels * cluster.kernel_latency;
-  for (const MatmulWork& product : products_of(q, v, forward)) {
-    const double arithmetic = product_seconds(product, in[0].dtype, cluster);
+  std::vector<MatmulWork> products = attention_products(attention);
+  if (attention.gradient) products.erase(products.begin());
+  for (const MatmulWork& product : products) {
+    const double arithmetic = product_seconds(product, attention.dtype, cluster);
     work.products += arithmetic;
     work.seconds += std::max(arithmetic, pass) + cluster.kernel_latency;
     passes -= 1;
   }
   work.seconds += passes * pass;
-  if (q[0] * q[1] % kHeadsAtOnce != 0 || v[2] > kLongestRow) work.launches += kPlainSoftmaxLaunches;
+  if (std::fmod(attention.heads, kHeadsAtOnce) != 0 || attention.keys > kLongestRow)
+    work.launches += kPlainSoftmaxLaunches;
 }
 
 /// The seconds of the loss where each of its kernels takes the logits through memory. In parts, the

@@ -354,6 +354,7 @@ TEST(GpuCluster, OthersByTheirProperties) {
   EXPECT_EQ(cluster.memory_bandwidth.peak, 2e12);
   EXPECT_EQ(cluster.tiles.multiprocessors, 108);
   EXPECT_EQ(cluster.tiles.shapes, builtin_cluster("a100-80").tiles.shapes);
+  EXPECT_EQ(cluster.tiles.exponential_flops, builtin_cluster("a100-80").tiles.exponential_flops);
   EXPECT_EQ(parse_cluster(cluster_json(cluster), "itself"), cluster);
 }
 

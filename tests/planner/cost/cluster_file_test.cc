@@ -95,6 +95,9 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
             "most 65536");
   EXPECT_EQ(of_tiles("latency", -1),
             "c.json: field 'tiles.latency' is -1, wanted a number of at least 0");
+  EXPECT_EQ(of_tiles("exponential_flops", 8), "accepted");
+  EXPECT_EQ(of_tiles("exponential_flops", 0),
+            "c.json: field 'tiles.exponential_flops' is 0, wanted a number above 0");
   using nlohmann::json;
   const json wide = json::array({65537, 64}), half = json::array({64, 0.5}),
              one = json::array({64});

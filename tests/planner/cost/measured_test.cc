@@ -288,7 +288,7 @@ TEST(KernelCost, AttentionCostsByBothItsWidths) {
       lse{DType::f32, {1, 1, 1024}};
   Node node;
   node.op = "attention";
-  node.attrs.set("causal", int64_t{1});
+  node.attrs = {{"scale", 1.0}, {"causal", int64_t{1}}};
   const std::vector<TensorType> in = {narrow, narrow, wide}, out = {wide, lse};
   EXPECT_DOUBLE_EQ(kernel_seconds(node, in, out, cluster), 10);
   node.op = "attention_grad";
