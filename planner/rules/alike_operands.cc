@@ -38,7 +38,8 @@ std::optional<std::vector<int>> lengthened_blocks(const std::vector<int>& blocks
     if (alike) ++next;
     if (alike && operand != shorter.first) continue;
     const size_t moved = operand < end ? operand : operand + shorter.all - shorter.kept;
-    for (size_t k = 0; k < (alike ? shorter.all : 1); ++k) out.push_back(static_cast<int>(moved + k));
+    for (size_t k = 0; k < (alike ? shorter.all : 1); ++k)
+      out.push_back(static_cast<int>(moved + k));
   }
   return next == end || next == shorter.first ? std::optional(out) : std::nullopt;
 }
@@ -99,6 +100,7 @@ std::optional<SpmdRule> lengthened_rule(const SpmdRule& rule, const ShorterNode&
                                         const Node& node, std::span<const TensorType> in) {
   Evidence fewer;
   fewer.data = {Evidence::Data::mixed, Evidence::Data::negative};
+  fewer.size_sets = {0};
   Trials trials(node, in, fewer);
   SpmdRule out;
   out.by_sizes = rule.by_sizes;

@@ -27,8 +27,8 @@ struct ShorterNode {
 std::optional<ShorterNode> shorter_node(const Node& node, std::span<const TensorType> in);
 
 /// The shorter node's rule for the node as it is: each option with all operands alike placed as the
-/// few are. Every option is tried on the node itself, on fewer kinds of data than discovery takes,
-/// since these showed on the shorter node what they show. nullopt: operands alike are placed
+/// few are. Every option is tried on the node itself, of one size and on two kinds of data: what
+/// other sizes and kinds show, they showed on the shorter node. nullopt: operands alike are placed
 /// differently, or an option does not hold; the node's rule has to be discovered.
 std::optional<SpmdRule> lengthened_rule(const SpmdRule& rule, const ShorterNode& shorter,
                                         const Node& node, std::span<const TensorType> in);
