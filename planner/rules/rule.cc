@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "planner/rules/alike_operands.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/rule_file.h"
 #include "planner/rules/trial.h"
@@ -119,8 +120,12 @@ const SpmdRule& RuleCache::rule(const Node& node, std::span<const TensorType> in
   if (found) {
     ++kept_rules_;
   } else {
-    if (on_search) on_search(node.op);
-    found = discover(node, in);
+    if (const auto shorter = shorter_node(node, in))
+      found = lengthened_rule(rule(shorter->node, shorter->in), *shorter, node, in);
+    if (!found) {
+      if (on_search) on_search(node.op);
+      found = discover(node, in);
+    }
     kernel_runs_ += found->kernel_runs;
     if (kept) file_->add(key, node, in, *found);
   }

@@ -212,17 +212,22 @@ std::vector<Tensor> Trials::run(const PreparedKernel& kernel, std::span<const Te
   if (kernel.workspace_bytes > 0 && (!workspace_ || workspace_.count() < kernel.workspace_bytes)) {
     workspace_ = Tensor({DType::u8, {kernel.workspace_bytes}});
   }
-  std::vector<TensorView> in_views, out_views;
+  // Views are kept, with the memory of their shapes.
+  in_views_.resize(std::max(in_views_.size(), in.size()));
+  out_views_.resize(std::max(out_views_.size(), out.size()));
+  const auto look_at = [](TensorView& view, const Tensor& tensor) {
+    view.data = tensor.data();
+    view.type = tensor.type();
+  };
+  for (size_t i = 0; i < in.size(); ++i) look_at(in_views_[i], in[i]);
   std::vector<Tensor> results;
-  in_views.reserve(in.size());
-  out_views.reserve(out.size());
   results.reserve(out.size());
-  for (const Tensor& t : in) in_views.push_back(t.view());
-  for (const TensorType& t : out) {
-    results.emplace_back(t);
-    out_views.push_back(results.back().view());
+  for (size_t r = 0; r < out.size(); ++r) {
+    results.emplace_back(out[r]);
+    look_at(out_views_[r], results[r]);
   }
-  kernel.run({in_views, out_views, workspace_.data()});
+  kernel.run({std::span(in_views_).first(in.size()), std::span(out_views_).first(out.size()),
+              workspace_.data()});
   ++*kernel_runs_;
   return results;
 }
@@ -501,18 +506,20 @@ std::optional<std::vector<Placement>> Trials::combine(const Candidate& candidate
           }
         }
         const size_t kinds = kinds_for(trial, counts, parts);
+        std::vector<std::vector<Tensor>> operands(split->size(),
+                                                  std::vector<Tensor>(candidate.in.size()));
         for (size_t d = 0; d < kinds; ++d) {
-          std::vector<std::vector<Tensor>> operands(split->size());
           for (size_t i = 0; i < candidate.in.size(); ++i) {
             const Tensor& whole = trial.operands[d][i];
             for (size_t s = 0; s < split->size(); ++s) {
+              Tensor& operand = operands[s][i];
               switch (candidate.in[i].kind) {
-                case Placement::Kind::replicate: operands[s].push_back(whole); break;
+                case Placement::Kind::replicate: operand = whole; break;
                 case Placement::Kind::shard:
-                  operands[s].push_back(cut_tensor(whole, (*split)[s].boxes.in[i]));
+                  operand = cut_tensor(whole, (*split)[s].boxes.in[i]);
                   break;
                 case Placement::Kind::partial:
-                  operands[s].push_back(summands(t, d, i, candidate.in[i].op, parts)[s]);
+                  operand = summands(t, d, i, candidate.in[i].op, parts)[s];
                   break;
               }
             }

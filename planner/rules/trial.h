@@ -160,6 +160,7 @@ class Trials {
   std::vector<Trial> trials_;
   std::map<std::tuple<size_t, size_t, size_t, ReduceOp, int64_t>, std::vector<Tensor>> summands_;
   Tensor workspace_;
+  std::vector<TensorView> in_views_, out_views_;  // of the last runs
   std::shared_ptr<int> kernel_runs_ = std::make_shared<int>(0);
 };
 

@@ -458,12 +458,13 @@ bool same_values(const Tensor& a, const Tensor& b, double tolerance, const Tenso
     return n == 0 ||
            std::memcmp(a.data(), b.data(), static_cast<size_t>(n * size_of(a.dtype()))) == 0;
   }
-  auto as_f64 = [](const Tensor& t) {
-    return t.dtype() == DType::f64 ? t : convert(t, DType::f64);
+  Tensor fa, fb, fs;
+  const auto as_f64 = [](const Tensor& t, Tensor& converted) {
+    if (t.dtype() != DType::f64) converted = convert(t, DType::f64);
+    return (converted ? converted : t).as<double>();
   };
-  const Tensor fa = as_f64(a), fb = as_f64(b);
-  const Tensor fs = scale == nullptr ? Tensor() : as_f64(*scale);
-  const double *pa = fa.as<double>(), *pb = fb.as<double>();
+  const double *pa = as_f64(a, fa), *pb = as_f64(b, fb),
+               *ps = scale == nullptr ? nullptr : as_f64(*scale, fs);
   double most = 0;  // a sum that cancels is exact only relative to its terms
   for (int64_t i = 0; i < n; ++i) {
     if (std::isfinite(pb[i])) most = std::max(most, std::abs(pb[i]));
@@ -473,7 +474,7 @@ bool same_values(const Tensor& a, const Tensor& b, double tolerance, const Tenso
     if (x == y || (std::isnan(x) && std::isnan(y))) continue;
     if (!std::isfinite(x) || !std::isfinite(y)) return false;
     double relative = std::abs(y);
-    if (scale != nullptr) relative = std::max(relative, fs.as<double>()[i]);
+    if (ps != nullptr) relative = std::max(relative, ps[i]);
     if (std::abs(x - y) > tolerance * relative + 1e-3 * tolerance * most) return false;
   }
   return true;

@@ -108,14 +108,14 @@ void FactoredBound::visit(size_t i, bool forward) {
   const std::vector<int>& targets = forward ? later_[i] : earlier_[i];
   if (forward) {
     // Given the choices of the nodes before, take the best.
-    std::vector<double> given = theta;
+    given_ = theta;
     for (int e : sources) {
       const Messages& m = edges_[at(e)];
       const float* row = m.low.table + (*m.low.name)[at(decoded_[at(m.low.node)])] * m.high.names;
       for (size_t a = 0; a < theta.size(); ++a)
-        given[a] += m.scale * static_cast<double>(row[(*m.high.name)[a]]) - m.high.own[a];
+        given_[a] += m.scale * static_cast<double>(row[(*m.high.name)[a]]) - m.high.own[a];
     }
-    decoded_[i] = static_cast<int>(std::min_element(given.begin(), given.end()) - given.begin());
+    decoded_[i] = static_cast<int>(std::min_element(given_.begin(), given_.end()) - given_.begin());
   }
   for (int e : sources) {
     Messages& m = edges_[at(e)];
@@ -172,12 +172,13 @@ void descend(const FactoredProblem& problem, Solution& solution,
   constexpr int kMostRounds = 50;   // over all nodes
   constexpr double kExact = 1e-12;  // relative: a gain that is no more is rounding
   std::vector<bool> stale(problem.nodes.size(), true);
+  std::vector<double> cost;
   for (int round = 0; round < kMostRounds; ++round) {
     bool changed = false;
     for (size_t i = 0; i < problem.nodes.size(); ++i) {
       if (!stale[i]) continue;
       stale[i] = false;
-      std::vector<double> cost = problem.nodes[i].cost;
+      cost = problem.nodes[i].cost;
       if (prices != nullptr) {
         for (size_t a = 0; a < cost.size(); ++a) cost[a] += (*prices)[i][a];
       }

@@ -50,7 +50,7 @@ class FactoredBound {
   std::vector<Messages> edges_;
   std::vector<std::vector<int>> earlier_, later_;
   Solution decoded_;
-  std::vector<double> least_, out_, gathered_;
+  std::vector<double> least_, out_, gathered_, given_;
   double bound_, bound_before_;
 };
 

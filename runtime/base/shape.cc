@@ -43,12 +43,14 @@ Shape row_major_strides(const Shape& shape) {
 
 Box full_box(const Shape& shape) {
   Box box;
+  box.reserve(shape.size());
   for (int64_t d : shape) box.push_back({0, d});
   return box;
 }
 
 Shape box_shape(const Box& box) {
   Shape shape;
+  shape.reserve(box.size());
   for (const Range& r : box) shape.push_back(r.size);
   return shape;
 }

@@ -34,6 +34,7 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_
       if (gap >= slot.bytes && gap < best_gap) {
         best = cursor;
         best_gap = gap;
+        if (gap == slot.bytes) break;  // none is smaller
       }
       cursor = std::max(cursor, p.offset + p.bytes);
     }

@@ -1,7 +1,6 @@
 // Growing a forest by union-find, and rooting its trees.
 #include "planner/solver/descent/forest.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/at.h"
@@ -13,17 +12,20 @@ std::vector<bool> members(const std::vector<std::vector<int>>& neighbours,
                           const std::vector<int>& order) {
   std::vector<int> root(order.size(), -1);  // union-find over members; -1: not a member
   const auto find = [&](int i) {
-    while (root[at(i)] != i) i = root[at(i)];
+    while (root[at(i)] != i) i = root[at(i)] = root[at(root[at(i)])];  // half of the path next time
     return i;
   };
+  std::vector<int> met(order.size(),
+                       -1);  // by root: the last node that has a neighbour in its tree
+  std::vector<int> trees;
   for (int i : order) {
-    std::vector<int> trees;
+    trees.clear();
     bool cycle = false;
     for (int other : neighbours[at(i)]) {
       if (root[at(other)] < 0) continue;
-      const int tree = find(other);
-      cycle = cycle || std::find(trees.begin(), trees.end(), tree) != trees.end();
-      trees.push_back(tree);
+      trees.push_back(find(other));
+      cycle = std::exchange(met[at(trees.back())], i) == i;
+      if (cycle) break;
     }
     if (cycle) continue;
     root[at(i)] = i;
