@@ -29,8 +29,8 @@ class ReshardSearch {
  public:
   /// `bound`: sequences must cost less. `every_axis`: move axes that do not have to.
   ReshardSearch(const TensorType& type, const Sharding& from, const Sharding& to, const Mesh& mesh,
-                const Cluster& cluster, const CallBytes* calls, bool every_axis, double bound)
-      : calls_(calls), partial_axes_(from.partial.size()), bound_(bound) {
+                const Cluster& cluster, bool every_axis, double bound)
+      : bound_(bound) {
     const size_t rank = type.shape.size();
     std::vector<bool> moves(static_cast<size_t>(mesh.axis_count()), every_axis);
     std::vector<int64_t> extents;
@@ -175,16 +175,6 @@ class ReshardSearch {
                        [&](uint8_t axis) { return !goal_.cuts_dim(axis, dim); });
   }
 
-  /// Of the call that an all_reduce may be a part of; 0: it has its own.
-  double call_bytes(const ReshardMove& move, bool first) const {
-    if (calls_ == nullptr || move.kind != Kind::all_reduce) return 0;
-    if (move.axes.size() == partial_axes_ && !first) return 0;
-    std::vector<int> axes;
-    for (uint8_t axis : move.axes) axes.push_back(axes_[axis]);
-    const auto call = calls_->find(axes);
-    return call == calls_->end() ? 0 : call->second;
-  }
-
   void expand(int from) {
     const auto [state, before_cost, steps] = [&] {
       const Visited& visited = visited_[static_cast<size_t>(from)];
@@ -195,8 +185,7 @@ class ReshardSearch {
     reshard_moves(state, axes_.size(), kept_.size(), &goal_, moves_);
     for (const ReshardMove& move : moves_) {
       if (pointless(move, before)) continue;
-      const double seconds = costs_->seconds(move, before, costs_->shard(move.after),
-                                             call_bytes(move, state == start_));
+      const double seconds = costs_->seconds(move, before, costs_->shard(move.after));
       const double cost = before_cost + seconds;
       if (cost <= bound_) add({move, seconds}, move.after, cost, steps + 1, from);
     }
@@ -207,9 +196,7 @@ class ReshardSearch {
   std::vector<int> axes_;              // that move
   std::optional<ReshardCosts> costs_;  // none: too many axes or dims to search
   ReshardState start_, goal_;
-  const CallBytes* calls_;
-  const size_t partial_axes_;  // of the start
-  double bound_;               // no state that costs more leads to a cheapest sequence
+  double bound_;  // no state that costs more leads to a cheapest sequence
   std::vector<Visited> visited_;
   std::unordered_map<uint64_t, int> index_;  // by state
   std::priority_queue<Entry> queue_;
@@ -269,13 +256,13 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
 
 std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to, const Mesh& mesh,
-                                          const Cluster& cluster, const CallBytes* calls) {
+                                          const Cluster& cluster) {
   if (from == to) return {};
   SR_REQUIRE(from.dims.size() == type.shape.size() && to.dims.size() == type.shape.size(), internal,
              "resharding ", type, " from ", to_string(from, mesh), " to ", to_string(to, mesh),
              ": dims differ in number");
   constexpr double kNoBound = 1e300;
-  ReshardSearch needed(type, from, to, mesh, cluster, calls, false, kNoBound);
+  ReshardSearch needed(type, from, to, mesh, cluster, false, kNoBound);
   if (!needed.searchable()) return through_replicated(type, from, to, mesh, cluster);
   std::optional<std::vector<ReshardStep>> steps = needed.run();
   SR_REQUIRE(steps.has_value(), internal, "no resharding of ", type, " from ",
@@ -283,8 +270,7 @@ std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding
   const auto axes = static_cast<size_t>(mesh.axis_count());
   if (axes == needed.moving_axes() || axes > kMaxDetourAxes) return *steps;
   // Strictly cheaper, beyond rounding: otherwise the sequence that leaves other axes alone is kept.
-  ReshardSearch every(type, from, to, mesh, cluster, calls, true,
-                      reshard_seconds(*steps) * (1 - 1e-9));
+  ReshardSearch every(type, from, to, mesh, cluster, true, reshard_seconds(*steps) * (1 - 1e-9));
   if (auto detour = every.run()) return *detour;
   return *steps;
 }

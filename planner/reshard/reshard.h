@@ -6,7 +6,6 @@
 #include "graph/program.h"
 #include "graph/sharding.h"
 #include "planner/cost/cluster.h"
-#include "planner/reshard/sum_price.h"
 
 namespace shardrun {
 
@@ -24,11 +23,9 @@ struct ReshardStep {
 };
 
 /// Dijkstra over shardings. Empty if from == to. Deterministic: ties go to the first found.
-/// `calls`: of which an all_reduce of the value may be a part; null: of none. A sum over all axes
-/// that the value is partial over is a part of one only as the first step.
 std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding& from,
                                           const Sharding& to, const Mesh& mesh,
-                                          const Cluster& cluster, const CallBytes* calls = nullptr);
+                                          const Cluster& cluster);
 double reshard_seconds(const std::vector<ReshardStep>& steps);
 
 /// `step`, taken from a value of `shape` in sharding `before`, as `rank` runs it: its group and

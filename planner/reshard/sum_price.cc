@@ -50,17 +50,4 @@ std::vector<SumPrice> sum_prices(const Graph& graph, const Cluster& cluster, dou
   return out;
 }
 
-SumCalls::SumCalls(const Graph& graph, const Plan& plan, const Cluster& cluster) {
-  for (const SumPrice& price : sum_prices(graph, cluster, 1)) {
-    const Value& value = graph.values()[of_.size()];
-    of_.push_back(price.call > 0 ? &calls_[value.type.dtype] : nullptr);
-    const auto lies = plan.values.find(value.name);
-    if (price.call == 0 || lies == plan.values.end() || lies->second.partial.empty()) continue;
-    std::vector<int> axes;
-    for (const Sharding::Partial& p : lies->second.partial) axes.push_back(p.axis);
-    calls_[value.type.dtype][std::move(axes)] +=
-        static_cast<double>(max_local_bytes(value.type, lies->second, plan.mesh));
-  }
-}
-
 }  // namespace shardrun

@@ -58,9 +58,7 @@ struct Skeleton {
   Program program = {};             // without local types, boxes, attributes and collectives
   std::vector<BufferForm> buffers;  // of program.buffers
   std::vector<StepForm> steps;      // of program.steps
-  /// By type, calls of which sums are a part, and the Shardings before and after.
-  std::map<std::tuple<DType, Shape, const CallBytes*, Sharding, Sharding>, std::vector<ReshardStep>,
-           std::less<>>
+  std::map<std::tuple<DType, Shape, Sharding, Sharding>, std::vector<ReshardStep>, std::less<>>
       reshards;
   std::map<size_t, Sharding> wholes;  // by number of dims
 

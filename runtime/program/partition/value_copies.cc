@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "planner/reshard/sum_price.h"
-
 namespace shardrun {
 namespace {
 
@@ -18,7 +16,6 @@ ValueCopies::ValueCopies(Skeleton& skeleton, const Cluster& cluster)
       graph_(skeleton.graph),
       plan_(skeleton.plan),
       cluster_(cluster),
-      sum_calls_(graph_, plan_, cluster),
       states_(graph_.values().size()) {
   collect_wants();
   bind();
@@ -114,6 +111,7 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   SR_REQUIRE(!s.copies.empty(), internal, "value '", graph_.value(value).name,
              "' is used before it is made");
   if (s.redistributed != nullptr && !same(s.redistributed, sharding)) in(value, s.redistributed);
+  const TensorType& type = graph_.type(value);
   // From the copy that is the cheapest to start from, the first of equals: a partial sum that two
   // readers want cut differently is all-reduced once and then sliced twice, if that is what the
   // first reader made of it.
@@ -121,7 +119,7 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   const std::vector<ReshardStep>* steps = nullptr;
   double least = std::numeric_limits<double>::infinity();
   for (const Copy& copy : s.copies) {
-    const std::vector<ReshardStep>& candidate = reshard(value, *copy.sharding, *sharding);
+    const std::vector<ReshardStep>& candidate = reshard(type, *copy.sharding, *sharding);
     const double seconds = reshard_seconds(candidate);
     if (seconds < least) {
       least = seconds;
@@ -141,16 +139,14 @@ BufferId ValueCopies::in(ValueId value, const Sharding* sharding) {
   return from.buffer;
 }
 
-const std::vector<ReshardStep>& ValueCopies::reshard(ValueId value, const Sharding& from,
+const std::vector<ReshardStep>& ValueCopies::reshard(const TensorType& type, const Sharding& from,
                                                      const Sharding& to) {
-  const TensorType& type = graph_.type(value);
-  const CallBytes* calls = sum_calls_.of(value);
   auto& known = skeleton_.reshards;
-  const auto it = known.find(std::tie(type.dtype, type.shape, calls, from, to));
+  const auto it = known.find(std::tie(type.dtype, type.shape, from, to));
   if (it != known.end()) return it->second;
   return known
-      .emplace(std::tuple(type.dtype, type.shape, calls, from, to),
-               cheapest_reshard(type, from, to, plan_.mesh, cluster_, calls))
+      .emplace(std::tuple(type.dtype, type.shape, from, to),
+               cheapest_reshard(type, from, to, plan_.mesh, cluster_))
       .first->second;
 }
 

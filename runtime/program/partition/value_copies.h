@@ -57,7 +57,8 @@ class ValueCopies {
   void want(ValueId id, const Sharding* sharding, Phase phase);
   void collect_wants();
   void bind();
-  const std::vector<ReshardStep>& reshard(ValueId value, const Sharding& from, const Sharding& to);
+  const std::vector<ReshardStep>& reshard(const TensorType& type, const Sharding& from,
+                                          const Sharding& to);
   BufferId add_reshard(ValueId value, const Sharding* before, const ReshardStep& move,
                        BufferId from);
 
@@ -65,7 +66,6 @@ class ValueCopies {
   const Graph& graph_;
   const Plan& plan_;
   const Cluster& cluster_;
-  const SumCalls sum_calls_;
   std::vector<State> states_;  // by value
   Phase phase_ = Phase::micro;
 };

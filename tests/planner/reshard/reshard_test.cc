@@ -419,27 +419,6 @@ TEST(Reshard, TablesHoldSumsAndEmptyShards) {
   EXPECT_EQ(times.searches(), 1u);
 }
 
-/// Four ranks, 10 us a step. By itself: a scatter, a sum and a gather over two each, 40 us; at once
-/// 60 us, of which a value has half if it is one of two, and a sum over one axis is free as a part
-/// of a large call.
-TEST(Reshard, SumsAreAPartOfACall) {
-  const Mesh mesh = Mesh::parse("2x2");
-  const TensorType type{DType::f32, {8, 8}};
-  const Sharding whole = Sharding::replicated(2);
-  Sharding sum = whole;
-  sum.partial = {{0, ReduceOp::sum}, {1, ReduceOp::sum}};
-  const auto steps = [&](const CallBytes& calls) {
-    std::string out;
-    for (const ReshardStep& step : cheapest_reshard(type, sum, whole, mesh, host_cluster(), &calls))
-      out += std::string(to_string(step.kind)) + std::to_string(step.axes.size()) + " ";
-    return out;
-  };
-  EXPECT_EQ(steps({}), "reduce_scatter1 all_reduce1 all_gather1 ");
-  EXPECT_EQ(steps({{{0, 1}, 512}}), "all_reduce2 ");
-  EXPECT_EQ(steps({{{0, 1}, 512}, {{0}, 1e5}}), "reduce_scatter1 all_reduce1 all_gather1 ");
-  EXPECT_EQ(steps({{{0, 1}, 1e5}, {{0}, 1e5}}), "all_reduce2 ");
-}
-
 TEST(Reshard, ManyAxesStillArrive) {
   const Mesh mesh = Mesh::parse("2x2x2x2x2x2x2x2x2x2");
   Sharding from = Sharding::replicated(2), to = from;
