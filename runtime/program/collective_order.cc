@@ -43,9 +43,9 @@ class Order {
     }
   }
 
-  std::vector<size_t> together() {
+  std::vector<size_t> together(const std::vector<int>& sums) {
     find_ranges();
-    find_places();
+    find_places(sums);
     measure();
     for (size_t s = 0; s < steps_.size(); ++s) {
       if (meets_[s]) settle(s);
@@ -129,8 +129,9 @@ class Order {
   }
 
   /// The fewest: of the ranges that have no place yet, the end of that which ends first. Then each
-  /// step's nearest, the later of two; so what needs another's result goes to no earlier place.
-  void find_places() {
+  /// step's nearest, the later of two; of sums that one call may make, as few as will do for them.
+  /// What needs another's result goes to no earlier place.
+  void find_places(const std::vector<int>& sums) {
     std::vector<size_t> by_end;
     for (size_t s = 0; s < steps_.size(); ++s) {
       if (meets_[s]) by_end.push_back(s);
@@ -142,12 +143,26 @@ class Order {
       if (places.empty() || *places.rbegin() < ranges_[s].first) places.insert(ranges_[s].last);
     }
     wanted_.resize(steps_.size());
+    std::map<int, size_t> place_of;  // of sums that one call may make, that of the last
     for (size_t s : by_end) {
+      if (sums[s] >= 0) {
+        const auto [known, fresh] = place_of.emplace(sums[s], 0);
+        if (fresh || known->second < ranges_[s].first)
+          known->second = *std::prev(places.upper_bound(ranges_[s].last));
+        wanted_[s] = known->second;
+        continue;
+      }
       const auto behind = places.lower_bound(s);
       const bool later = behind != places.end() && *behind <= ranges_[s].last;
       const bool earlier = behind != places.begin() && *std::prev(behind) >= ranges_[s].first;
       const bool goes_later = later && (!earlier || *behind - s <= s - *std::prev(behind));
       wanted_[s] = goes_later ? *behind : *std::prev(behind);
+    }
+    for (size_t s = 0; s < steps_.size(); ++s) {
+      if (!meets_[s]) continue;
+      each_bound(s, true, [&](size_t t) {
+        if (meets_[t]) wanted_[s] = std::max(wanted_[s], wanted_[t]);
+      });
       ++company_[wanted_[s]];
     }
   }
@@ -276,8 +291,9 @@ class Order {
 }  // namespace
 
 std::vector<size_t> collectives_together(const Program& program, const std::vector<bool>& meets,
+                                         const std::vector<int>& sums,
                                          const std::vector<int64_t>& bytes) {
-  return Order(program, meets, bytes).together();
+  return Order(program, meets, bytes).together(sums);
 }
 
 std::vector<size_t> collectives_early(const Program& program, const std::vector<bool>& meets,

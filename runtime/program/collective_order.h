@@ -15,13 +15,15 @@ namespace shardrun {
 /// anywhere between what makes its operands and what reads its results; it moves to the nearest of
 /// as few places as will do for all, if no more memory is needed at any time than at the fullest
 /// time before. The other steps stay in their order, and none leaves its phase. `meets`: by step,
-/// do ranks wait for each other there? `bytes`: by buffer, the most that it has on any rank; what a
-/// Program knows of its own rank alone is not looked at.
+/// do ranks wait for each other there? `sums`: by step, the number of those that one call may make,
+/// or -1: they go to as few of the places as will do for them. `bytes`: by buffer, the most that it
+/// has on any rank; what a Program knows of its own rank alone is not looked at.
 ///
 ///   dw = conv_weight_grad(…), reduce_scatter(dw), dx = conv_data_grad(…),
 ///   s = batch_norm_reduce_grad(dx, …), all_reduce(s), batch_norm_grad(s, …)   becomes
 ///   dw = …, dx = …, s = …, reduce_scatter(dw), all_reduce(s), batch_norm_grad(s, …)
 std::vector<size_t> collectives_together(const Program& program, const std::vector<bool>& meets,
+                                         const std::vector<int>& sums,
                                          const std::vector<int64_t>& bytes);
 
 /// The order in which collectives that run beside kernels are asked for early: in front of up to

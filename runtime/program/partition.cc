@@ -1,6 +1,9 @@
 // The order of partitioning: what is the same on all ranks, once; then any rank's own.
 #include "program/partition.h"
 
+#include <map>
+#include <tuple>
+
 #include "program/collective_order.h"
 #include "program/partition/local_program.h"
 #include "program/partition/lower_nodes.h"
@@ -9,6 +12,19 @@
 
 namespace shardrun {
 namespace {
+
+/// By step: the number of the sums that one call may make; -1: none.
+std::vector<int> numbered_sums(const Skeleton& skeleton) {
+  std::vector<int> out;
+  std::map<std::tuple<std::vector<int>, ReduceOp, DType>, int> numbers;
+  for (const StepForm& form : skeleton.steps) {
+    out.push_back(-1);
+    if (form.move == nullptr || form.move->kind != Collective::Kind::all_reduce) continue;
+    const std::tuple kind(form.move->axes, form.move->op, skeleton.graph.type(form.value).dtype);
+    out.back() = numbers.emplace(kind, static_cast<int>(numbers.size())).first->second;
+  }
+  return out;
+}
 
 void order_collectives(Skeleton& skeleton, Collectives run) {
   std::vector<bool> meets;  // exchanges do, too, but stay with their node
@@ -19,8 +35,10 @@ void order_collectives(Skeleton& skeleton, Collectives run) {
     bytes.push_back(
         max_local_bytes(skeleton.graph.type(form.value), *form.sharding, skeleton.plan.mesh));
   }
-  const auto order = run == Collectives::together ? collectives_together : collectives_early;
-  skeleton.reorder(order(skeleton.program, meets, bytes));
+  const Program& program = skeleton.program;
+  skeleton.reorder(run == Collectives::together
+                       ? collectives_together(program, meets, numbered_sums(skeleton), bytes)
+                       : collectives_early(program, meets, bytes));
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class Written {
   /// Of a new buffer, or into one that is there already.
   BufferId add(const std::string& op, std::vector<BufferId> in, const std::string& out,
                int64_t bytes = 8, Phase phase = Phase::micro) {
+    sums_.push_back(op == "all_reduce" ? one_call_ : -1);
     Step step;
     step.phase = phase;
     step.in = std::move(in);
@@ -44,8 +45,10 @@ class Written {
   void fill(BufferId x, int64_t bytes = 100) {
     add("tanh", {add("tanh", {x}, "fullest", bytes)}, "");
   }
+  /// May one call make the sums that are added from here on? Else each is of its own kind.
+  void sums_go_together() { one_call_ = 0; }
   std::vector<std::string> order() const {
-    return names(collectives_together(program_, meets_, bytes_));
+    return names(collectives_together(program_, meets_, sums_, bytes_));
   }
   std::vector<std::string> early() const {
     return names(collectives_early(program_, meets_, bytes_));
@@ -63,6 +66,8 @@ class Written {
   }
   Program program_;
   std::vector<bool> meets_;
+  std::vector<int> sums_;
+  int one_call_ = -1;
   std::vector<int64_t> bytes_;
   std::map<std::string, BufferId> names_;
 };
@@ -92,6 +97,27 @@ TEST(CollectiveOrder, AWeightIsGatheredAtTheLastSumBeforeItsUse) {
   const BufferId whole = w.add("all_gather", {weight}, "whole");
   w.add("add", {big, whole}, "y", 100);
   EXPECT_EQ(w.order(), (Names{"first", "a", "second", "whole", "b", "big", "y"}));
+}
+
+/// The first sum would go to the nearest place where ranks wait anyway, and be a call by itself.
+TEST(CollectiveOrder, SumsOfOneCallGoToOnePlace) {
+  for (const bool together : {false, true}) {
+    Written w;
+    const BufferId x = w.held("x");
+    w.fill(x);
+    if (together) w.sums_go_together();
+    const BufferId sum1 = w.add("all_reduce", {w.add("tanh", {x}, "dw1")}, "sum1");
+    const BufferId y = w.add("reduce_scatter", {w.add("tanh", {x}, "dy")}, "y");
+    const BufferId dw2 = w.add("tanh", {y}, "dw2");
+    const BufferId sum2 = w.add("all_reduce", {dw2}, "sum2");
+    const BufferId z = w.add("reduce_scatter", {w.add("tanh", {dw2}, "dz")}, "z");
+    w.add("tanh", {z}, "back");
+    w.add("add", {sum1, sum2}, "update");
+    EXPECT_EQ(w.order(), together ? (Names{"fullest", "", "dw1", "dy", "y", "dw2", "dz", "sum1",
+                                           "sum2", "z", "back", "update"})
+                                  : (Names{"fullest", "", "dw1", "dy", "sum1", "y", "dw2", "dz",
+                                           "sum2", "z", "back", "update"}));
+  }
 }
 
 TEST(CollectiveOrder, AloneItStays) {
