@@ -20,10 +20,10 @@ namespace shardrun {
 namespace {
 
 constexpr int kMostHalvings = 2;
-/// A plan of fewer bytes than this fraction of the limit leaves room for claims that may be used,
+/// A plan of fewer bytes than this fraction of the limit leaves bytes for claims that may be used,
 /// where it costs more than this times what it would if memory were no matter.
 constexpr double kFull = 0.98, kFree = 1.001;
-/// No less room than this is given to claims, times the least that they can come to: their arena
+/// No fewer bytes than this are given to claims, times the least that they can come to: their arena
 /// may be smaller, where results are written over operands.
 constexpr double kLeastRoom = 1.01;
 /// Of the limit: claims that come to less will fit, with all that an arena holds beside.
@@ -357,12 +357,12 @@ void PlanSearch::require_a_plan(const LimitedResult& found) const {
        mesh_.to_string(), "; take another mesh or planner");
 }
 
-/// Leaves at most as much room for claims, node by node, as this solution's arena does.
-static void tighten(std::vector<int64_t>& room, int64_t limit, const ArenaUse& use,
+/// Leaves at most as many bytes for claims, node by node, as this solution's arena does.
+static void tighten(std::vector<int64_t>& capacity, int64_t limit, const ArenaUse& use,
                     const std::vector<int64_t>& claims) {
   const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
-  for (size_t t = 0; t < std::min(room.size(), claims.size()); ++t)
-    room[t] = std::min(room[t], limit - gaps - (use.alive[t] - claims[t]));
+  for (size_t t = 0; t < std::min(capacity.size(), claims.size()); ++t)
+    capacity[t] = std::min(capacity[t], limit - gaps - (use.alive[t] - claims[t]));
 }
 
 void PlanSearch::pose(SearchSpace space, PlanReport& report) {
@@ -382,11 +382,11 @@ LimitedSearch PlanSearch::solver(const Effort& effort) const {
           {effort.gap, method(), options_.seed, effort.proves && options_.pool == nullptr}};
 }
 
-LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& room,
+LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
                                       const std::optional<Solution>& start, double seconds,
                                       PlanReport& report) const {
   const double begin = thread_seconds();
-  LimitedResult found = search.run(room, start ? &*start : nullptr, seconds);
+  LimitedResult found = search.run(capacity, start ? &*start : nullptr, seconds);
   report.solver = found.solver;
   report.lower_bound = found.lower_bound;
   report.solve_seconds += since(begin);
@@ -396,8 +396,8 @@ LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<i
 /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
 /// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
 /// not fit for something large that is made for one reader, that is forbidden; else the next
-/// solution must leave as much room beside its claims, node by node, as this one took. Where it
-/// leaves room, claims may take that, too, once.
+/// solution must leave as many bytes beside its claims, node by node, as this one took. Where it
+/// leaves bytes, claims may take them, too, once.
 std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
@@ -411,8 +411,9 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
   const double free = kFree * raw_cost(problem, *loosest_),
                full = kFull * static_cast<double>(limit),
                least = kLeastRoom * static_cast<double>(least_claims_);
-  std::vector<int64_t> room(graph_.nodes().size(), std::max(limit, static_cast<int64_t>(least)));
-  std::vector<int64_t> feasible = room;
+  std::vector<int64_t> capacity(graph_.nodes().size(),
+                                std::max(limit, static_cast<int64_t>(least)));
+  std::vector<int64_t> feasible = capacity;
   std::optional<Solution> start = start_;
   std::optional<LaidOut> best;
   const auto offer = [&](const std::optional<LaidOut>& plan, const Solution& solution) {
@@ -424,9 +425,9 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
   int halvings = 0;
   bool forbidden = false, may_forbid = true, loosened = false;
   for (int round = 0; round < effort.rounds && (round == 0 || !end.passed()); ++round) {
-    const LimitedResult found = solve_round(search, room, start, end.left(), report);
+    const LimitedResult found = solve_round(search, capacity, start, end.left(), report);
     // What the first round knows holds for all plans.
-    if (round == 0 && room[0] == limit) bound = std::max(bound, found.lower_bound);
+    if (round == 0 && capacity[0] == limit) bound = std::max(bound, found.lower_bound);
     if (!found.solution && forbidden) {  // too much was
       may_forbid = forbidden = false;
       problem.edges = allowed;
@@ -440,7 +441,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
     offer(fits, *solution);
     if (fits && may_loosen && static_cast<double>(fits->plan.bytes) < full) {
       loosened = true;
-      for (int64_t& bytes : room) bytes += limit - fits->plan.bytes;
+      for (int64_t& bytes : capacity) bytes += limit - fits->plan.bytes;
       continue;
     }
     if (loosened || (fits && found.solution)) break;
@@ -449,13 +450,13 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
         forbid_reshardings(*posed_, *solution, use, limit)) {
       forbidden = true;
     } else if (found.solution) {
-      feasible = room;
-      tighten(room, limit, use, bytes_over_time(problem, *solution));
+      feasible = capacity;
+      tighten(capacity, limit, use, bytes_over_time(problem, *solution));
     } else if (round == 0 || ++halvings > kMostHalvings) {
       break;
     } else {
       // What that plan held beside need not be held beside another.
-      for (size_t t = 0; t < room.size(); ++t) room[t] = (room[t] + feasible[t]) / 2;
+      for (size_t t = 0; t < capacity.size(); ++t) capacity[t] = (capacity[t] + feasible[t]) / 2;
     }
   }
   problem.edges = allowed;

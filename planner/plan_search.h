@@ -86,7 +86,7 @@ class PlanSearch {
   void restrict(SearchSpace& space);
   void require_a_plan(const LimitedResult& found) const;
   void pose(SearchSpace space, PlanReport& report);
-  LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& room,
+  LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
                             const std::optional<Solution>& start, double seconds,
                             PlanReport& report) const;
   LimitedSearch solver(const Effort& effort) const;

@@ -36,8 +36,8 @@ constexpr int kTargetRounds = 2;
 constexpr double kClaimed = 1.15;
 /// Room for which it is chosen what to compute again: of what is alive at the fullest moment if
 /// nothing is, this fraction and its powers.
-constexpr double kRoom = 0.8, kCloseRoom = 0.97;
-constexpr int kRooms = 10;
+constexpr double kCapacity = 0.8, kCloseCapacity = 0.97;
+constexpr int kCapacities = 10;
 /// Where the plan of fewest bytes is looked for: the least that claims can come to, and so much
 /// more of that each time. Which of them has the smallest arena nobody knows.
 constexpr double kMoreClaims = 0.02;
@@ -236,13 +236,13 @@ class Planning {
     return *version.hidden;
   }
 
-  /// The step with more and more computed again: of what a plan keeps at its fullest moment, room
-  /// for a fraction and its powers, whatever the limit is.
+  /// The step with more and more computed again: of what a plan keeps at its fullest moment,
+  /// capacity for a fraction and its powers, whatever the limit is.
   std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner) {
     if (!may_recompute()) return {};
     const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
     const auto most = static_cast<double>(*std::max_element(alive.begin(), alive.end()));
-    return computing_again(base, planner, kRoom * most, kRoom);
+    return computing_again(base, planner, kCapacity * most, kCapacity);
   }
   /// The same where nothing can be cut: what fits the limit follows from what is computed again
   /// alone, but for workspaces and gaps.
@@ -251,16 +251,16 @@ class Planning {
     const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
     const int64_t rest = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
     return computing_again(base, options_.planner,
-                           static_cast<double>(options_.memory_limit - rest), kCloseRoom);
+                           static_cast<double>(options_.memory_limit - rest), kCloseCapacity);
   }
   std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner,
-                                        double room, double factor) {
+                                        double capacity, double factor) {
     std::vector<Version*> out;
     const ValueBytes bytes = local_bytes(graph_, base.plan);
     std::set<std::string> last;
-    for (int k = 0; k < kRooms; ++k, room *= factor) {
+    for (int k = 0; k < kCapacities; ++k, capacity *= factor) {
       std::set<std::string> chosen =
-          choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(room));
+          choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(capacity));
       if (chosen == last) continue;
       Version& version = versions_.emplace_back();
       version.options = options_;

@@ -20,11 +20,11 @@ using Way = std::vector<NodeId>;
 class Chooser {
  public:
   Chooser(const Graph& graph, const ValueBytes& bytes, const std::vector<double>& seconds,
-          int64_t room)
+          int64_t capacity)
       : graph_(graph),
         recomputation_(graph),
         seconds_(seconds),
-        room_(room),
+        capacity_(capacity),
         values_(live_values(graph, bytes)),
         saved_(graph.values().size(), false),
         again_(graph.nodes().size(), false) {
@@ -92,7 +92,7 @@ class Chooser {
 
   double seconds(NodeId node) const { return std::max(seconds_[at(node)], kLeastSeconds); }
 
-  /// Bytes above the room, added up over all nodes.
+  /// Bytes above the capacity, added up over all nodes.
   double excess() {
     const std::vector<Recomputation::Run> runs = recomputation_.order(again_);
     const auto count = static_cast<ValueId>(graph_.values().size());
@@ -117,7 +117,7 @@ class Chooser {
     }
     double out = 0;
     for (int64_t alive : bytes_alive(steps_, values_))
-      out += static_cast<double>(std::max<int64_t>(0, alive - room_));
+      out += static_cast<double>(std::max<int64_t>(0, alive - capacity_));
     return out;
   }
 
@@ -200,7 +200,7 @@ class Chooser {
   const Graph& graph_;
   Recomputation recomputation_;
   const std::vector<double>& seconds_;
-  int64_t room_;
+  int64_t capacity_;
   LiveValues values_;
   std::vector<bool> saved_;  // by value: somebody reads it late
   std::vector<bool> again_;  // by node
@@ -212,8 +212,8 @@ class Chooser {
 }  // namespace
 
 std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
-                                        const std::vector<double>& seconds, int64_t room) {
-  return Chooser(graph, bytes, seconds, room).run();
+                                        const std::vector<double>& seconds, int64_t capacity) {
+  return Chooser(graph, bytes, seconds, capacity).run();
 }
 
 }  // namespace shardrun

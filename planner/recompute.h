@@ -10,15 +10,16 @@
 
 namespace shardrun {
 
-/// Names of nodes to run again (graph/passes/recompute.h) so that at most `room` bytes of `bytes`
-/// are ever alive; where that cannot be reached, what comes the nearest. `seconds`: of each node.
+/// Names of nodes to run again (graph/passes/recompute.h) so that at most `capacity` bytes of
+/// `bytes` are ever alive; where that cannot be reached, what comes the nearest. `seconds`: of each
+/// node.
 ///
 /// Greedy: of all ways to save a value, which are to run its node again, or that with those that
 /// make its operands, and so on until nothing else has to be kept for it, the one that takes away
-/// the most of what is above the room, over all nodes, per second; the same in all layers that are
-/// alike at once. Then one after the other is dropped that is not needed after all. What is alive
-/// is found exactly for every way that is looked at.
+/// the most of what is above the capacity, over all nodes, per second; the same in all layers that
+/// are alike at once. Then one after the other is dropped that is not needed after all. What is
+/// alive is found exactly for every way that is looked at.
 std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
-                                        const std::vector<double>& seconds, int64_t room);
+                                        const std::vector<double>& seconds, int64_t capacity);
 
 }  // namespace shardrun

@@ -257,12 +257,12 @@ CoreSearch::Excluded CoreSearch::excluded(double cost) {
   Excluded out;
   const std::vector<Problem::Edge>& edges = core_.problem.edges;
   out.pairs.resize(edges.size());
-  const auto room = [&] {
+  const auto margin = [&] {
     const double bound = core_.bound.bound_before_sweep() - core_.pricing.priced_limit();
     return cost + kRounding * std::abs(cost) - bound;
   };
   core_.bound.sweep([&](int e, int node, int other, const double* slack, size_t stride) {
-    const double most = room();
+    const double most = margin();
     std::vector<bool>& gone = out.pairs[static_cast<size_t>(e)];
     const bool from_other = edges[static_cast<size_t>(e)].from == other;
     const size_t own = static_cast<size_t>(core_.flat.strategies(node)),
@@ -275,7 +275,7 @@ CoreSearch::Excluded CoreSearch::excluded(double cost) {
   });
   for (int i = 0; i < core_.flat.size(); ++i) {
     std::vector<bool>& gone = out.strategies.emplace_back();
-    for (double slack : core_.bound.slack(i)) gone.push_back(slack > room());
+    for (double slack : core_.bound.slack(i)) gone.push_back(slack > margin());
   }
   return out;
 }

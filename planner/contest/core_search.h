@@ -39,7 +39,7 @@ class CoreSearch {
   bool start(const Solution* known, int most = std::numeric_limits<int>::max());
   /// One round of neighbourhoods, some in every thread. True if the best solution became better.
   bool round();
-  /// Whether the time or the node budget leave no room for another round.
+  /// Whether the time or the node budget leave nothing for another round.
   bool exhausted() const;
 
   double lower_bound() const { return core_.pricing.lower_bound(); }

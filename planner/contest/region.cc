@@ -124,10 +124,11 @@ RegionSolver::Spans RegionSolver::spans_of(const RegionState& state) {
   return out;
 }
 
-/// Segments are the spans in which the region can exceed its room and that no other one implies.
+/// Segments are the spans in which the region can exceed its capacity and that no other one
+/// implies.
 void RegionSolver::choose_segments(const RegionState& state, const Limits& limits, Spans& spans) {
   const std::vector<int>& cuts = spans.cuts;
-  room_.clear();
+  capacity_.clear();
   segment_time_.clear();
   spans_.clear();
   std::vector<size_t> origin;  // span of each segment kept
@@ -147,18 +148,19 @@ void RegionSolver::choose_segments(const RegionState& state, const Limits& limit
     }
     spans.weight_before[s + 1] = spans.weight_before[s] + weight;
     const int64_t highest = state.use[static_cast<size_t>(fullest)];
-    const int64_t room = std::max(problem_.limit() - highest, int64_t{0}) + used;
-    if (largest <= room) continue;
-    // Where one span's claims are another's and more, and the room is no larger, the other goes.
-    while (!room_.empty() && !end_between && room_.back() >= room) {
-      room_.pop_back();
+    const int64_t capacity = std::max(problem_.limit() - highest, int64_t{0}) + used;
+    if (largest <= capacity) continue;
+    // Where one span's claims are another's and more, and the capacity is no larger, the other
+    // goes.
+    while (!capacity_.empty() && !end_between && capacity_.back() >= capacity) {
+      capacity_.pop_back();
       segment_time_.pop_back();
       origin.pop_back();
       end_between = true;  // what lies before is not known: stop here
       start_between = true;
     }
-    if (!room_.empty() && !start_between && room >= room_.back()) continue;
-    room_.push_back(room);
+    if (!capacity_.empty() && !start_between && capacity >= capacity_.back()) continue;
+    capacity_.push_back(capacity);
     segment_time_.push_back(fullest);
     origin.push_back(s);
     start_between = end_between = false;
@@ -169,8 +171,8 @@ void RegionSolver::choose_segments(const RegionState& state, const Limits& limit
     spans_.push_back({cuts[span], cuts[span + 1]});
   }
   for (size_t s = 0; s < spans.count; ++s) spans.kept_before[s + 1] += spans.kept_before[s];
-  price_.assign(room_.size(), 0.0);
-  for (size_t k = 0; k < room_.size(); ++k) {
+  price_.assign(capacity_.size(), 0.0);
+  for (size_t k = 0; k < capacity_.size(); ++k) {
     for (int t = spans_[k].first; t < spans_[k].second; ++t)
       price_[k] += state.price[static_cast<size_t>(t)];
   }
@@ -234,9 +236,10 @@ void RegionSolver::place_messages() {
 /// Fills all messages for the present prices. Returns the least priced cost.
 double RegionSolver::eliminate() {
   double constant = 0;
-  for (size_t k = 0; k < room_.size(); ++k) constant -= price_[k] * static_cast<double>(room_[k]);
-  std::vector<double> before(room_.size() + 1, 0.0);
-  for (size_t k = 0; k < room_.size(); ++k) before[k + 1] = before[k] + price_[k];
+  for (size_t k = 0; k < capacity_.size(); ++k)
+    constant -= price_[k] * static_cast<double>(capacity_[k]);
+  std::vector<double> before(capacity_.size() + 1, 0.0);
+  for (size_t k = 0; k < capacity_.size(); ++k) before[k + 1] = before[k] + price_[k];
   std::vector<size_t> digit, width;
   std::vector<std::vector<size_t>> strides;
   std::vector<const double*> at;
@@ -364,7 +367,7 @@ void RegionSolver::branch(size_t level, double bound) {
       bool over = false;
       for (size_t k = static_cast<size_t>(range.first); k < static_cast<size_t>(range.end); ++k) {
         needed_[k] += more;
-        over |= needed_[k] > room_[k];
+        over |= needed_[k] > capacity_[k];
       }
       fits = !over;
     }
@@ -396,7 +399,7 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
   tolerance_ = 1e-12 * std::max(std::abs(state.cost), std::abs(start));
   std::vector<double> best_price = price_;
   double best_bound = -kInfeasible;
-  std::vector<int64_t> use(room_.size() + 1);
+  std::vector<int64_t> use(capacity_.size() + 1);
   double scale = 1;
   bool current = false;  // messages are those of best_price
   for (int step = 0; step < std::max(1, limits.price_steps); ++step) {
@@ -426,11 +429,11 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
     bool fits = true;
     double norm = 0;
     int64_t sum = 0;
-    for (size_t k = 0; k < room_.size(); ++k) {
+    for (size_t k = 0; k < capacity_.size(); ++k) {
       sum += use[k];
       use[k] = sum;
-      fits = fits && use[k] <= room_[k];
-      const double excess = static_cast<double>(use[k] - room_[k]);
+      fits = fits && use[k] <= capacity_[k];
+      const double excess = static_cast<double>(use[k] - capacity_[k]);
       if (excess > 0 || price_[k] > 0) norm += excess * excess;
     }
     use.back() = 0;
@@ -443,14 +446,14 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
     }
     if (norm == 0 || step + 1 >= limits.price_steps) break;
     const double length = scale * (best_cost_ - bound) / norm;
-    for (size_t k = 0; k < room_.size(); ++k)
-      price_[k] = std::max(0.0, price_[k] + length * static_cast<double>(use[k] - room_[k]));
+    for (size_t k = 0; k < capacity_.size(); ++k)
+      price_[k] = std::max(0.0, price_[k] + length * static_cast<double>(use[k] - capacity_[k]));
   }
   move.complete = best_bound >= best_cost_ - tolerance_;
   if (!move.complete && limits.nodes > 0) {
     price_ = best_price;
     if (!current) eliminate();
-    needed_.assign(room_.size() + 1, 0);
+    needed_.assign(capacity_.size() + 1, 0);
     for (size_t p = 0; p < count_; ++p) {
       for (const LocalRange& range : buckets_[p].ranges) {
         needed_[static_cast<size_t>(range.first)] += range.least;
@@ -465,7 +468,7 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
     move.complete = work_ < budget_;
   }
   if (limits.penalty <= 0) {
-    for (size_t k = 0; k < room_.size(); ++k) {
+    for (size_t k = 0; k < capacity_.size(); ++k) {
       for (int t = spans_[k].first; t < spans_[k].second; ++t) {
         if (t != segment_time_[k] && state.price[static_cast<size_t>(t)] > 0)
           move.price.push_back({t, 0.0});

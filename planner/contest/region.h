@@ -91,7 +91,7 @@ class RegionSolver {
   std::vector<int> place_;  // position of a node in the region, or -1
   std::vector<Bucket> buckets_;
   size_t count_ = 0;
-  std::vector<int64_t> room_;               // per segment: bytes for the region
+  std::vector<int64_t> capacity_;           // per segment: bytes for the region
   std::vector<int> segment_time_;           // a time where the others need most
   std::vector<double> price_;               // per segment
   std::vector<std::pair<int, int>> spans_;  // of times, per segment

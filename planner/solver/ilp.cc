@@ -185,12 +185,12 @@ class IlpSolver {
     };
     const auto mark = [&] {
       if (!result_.solution) return;
-      const double room = result_.cost + kRounding * std::abs(result_.cost) -
-                          (bound.bound_before_sweep() - prices.priced_limit());
+      const double margin = result_.cost + kRounding * std::abs(result_.cost) -
+                            (bound.bound_before_sweep() - prices.priced_limit());
       for (size_t i = 0; i < core.nodes.size(); ++i) {
         const std::span<const double> slack = bound.slack(static_cast<int>(i));
         for (size_t a = 0; a < slack.size(); ++a) {
-          if (slack[a] > room) removed[i][a] = true;
+          if (slack[a] > margin) removed[i][a] = true;
         }
       }
     };

@@ -139,9 +139,9 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   return out;
 }
 
-/// The problem with one time per row. What the room of a row lacks of the largest one's is claimed
-/// by a node of one choice, the last.
-FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& room, int64_t& limit) const {
+/// The problem with one time per row. What the capacity of a row lacks of the largest one's is
+/// claimed by a node of one choice, the last.
+FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& capacity, int64_t& limit) const {
   FactoredProblem out = problem_;
   for (FactoredProblem::Node& node : out.nodes) {
     for (Problem::Claim& claim : node.claims) {
@@ -157,11 +157,11 @@ FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& room, int64_t
   }
   limit = 0;
   if (rows_.empty()) return out;
-  for (int t : rows_) limit = std::max(limit, room[static_cast<size_t>(t)]);
+  for (int t : rows_) limit = std::max(limit, capacity[static_cast<size_t>(t)]);
   limit = std::max<int64_t>(limit, 1);
   FactoredProblem::Node rest{"what the arena holds besides", {0.0}, {}, 0};
   for (size_t r = 0; r < rows_.size(); ++r) {
-    const int64_t bytes = limit - room[static_cast<size_t>(rows_[r])];
+    const int64_t bytes = limit - capacity[static_cast<size_t>(rows_[r])];
     const int row = static_cast<int>(r);
     if (bytes > 0) rest.claims.push_back({{bytes}, {{row, row}}});
   }
@@ -170,17 +170,17 @@ FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& room, int64_t
 }
 
 /// The worst time of each segment in which the solution does not fit. False if there is none.
-bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& solution) {
+bool LimitedSearch::add_rows(const std::vector<int64_t>& capacity, const Solution& solution) {
   const std::vector<int64_t> use = bytes_over_time(problem_, solution);
-  const size_t times = std::min(use.size(), room.size());
+  const size_t times = std::min(use.size(), capacity.size());
   std::set<int> rows(rows_.begin(), rows_.end());
   const size_t before = rows.size();
   for (size_t s = 0; s < kSettings.segments; ++s) {
     int64_t most = 0;
     int worst = -1;
     for (size_t t = times * s / kSettings.segments; t < times * (s + 1) / kSettings.segments; ++t) {
-      if (use[t] - room[t] <= most) continue;
-      most = use[t] - room[t];
+      if (use[t] - capacity[t] <= most) continue;
+      most = use[t] - capacity[t];
       worst = static_cast<int>(t);
     }
     if (worst >= 0) rows.insert(worst);
@@ -189,7 +189,7 @@ bool LimitedSearch::add_rows(const std::vector<int64_t>& room, const Solution& s
   return rows.size() > before;
 }
 
-LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solution* start,
+LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity, const Solution* start,
                                  double seconds) {
   const bool plainly = options_.method == LimitedOptions::Method::plain;
   const Deadline end(seconds, plainly ? Deadline::Clock::wall : Deadline::Clock::work);
@@ -198,8 +198,8 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
   FactoredProblem now;  // with the times that are known
   int64_t limit = 0;
   std::optional<Narrowed> narrowed;
-  bool fresh = true, polish = room.empty() || plainly;  // when the times are found
-  std::optional<Solution> smallest;                     // by its fullest of all times
+  bool fresh = true, polish = capacity.empty() || plainly;  // when the times are found
+  std::optional<Solution> smallest;                         // by its fullest of all times
   int64_t least_peak = std::numeric_limits<int64_t>::max();
   const auto note = [&](const Solution& solution) {
     const int64_t peak = peak_bytes(problem_, solution);
@@ -209,7 +209,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
   };
   for (int round = 0; round < kSettings.rounds; ++round) {
     if (fresh) {
-      now = room.empty() || rows_.empty() ? problem_ : at_rows(room, limit);
+      now = capacity.empty() || rows_.empty() ? problem_ : at_rows(capacity, limit);
       Solution known;
       if (start != nullptr) {
         known = *start;
@@ -225,19 +225,19 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& room, const Solutio
     for (auto* solution : {&found.solution, &found.smallest}) {
       if (!*solution) continue;
       (*solution)->resize(problem_.nodes.size());
-      if (!room.empty()) note(**solution);
+      if (!capacity.empty()) note(**solution);
     }
     lower_bound = std::max(lower_bound, found.lower_bound);
     const std::optional<Solution>& seen = found.solution ? found.solution : found.smallest;
     if (end.passed() || !seen) break;
-    fresh = !room.empty() && add_rows(room, *seen);
+    fresh = !capacity.empty() && add_rows(capacity, *seen);
     if (fresh) continue;
     const bool good = found.solution && found.cost - lower_bound <= options_.gap * found.cost;
     if (polish || (good && options_.method != LimitedOptions::Method::beam)) break;
     polish = true;
   }
   // The last solution may be one that time left no more rounds for.
-  if (!room.empty() && found.solution && add_rows(room, *found.solution)) {
+  if (!capacity.empty() && found.solution && add_rows(capacity, *found.solution)) {
     found.solution = std::nullopt;
     found.cost = kInfeasible;
   }

@@ -43,16 +43,16 @@ class LimitedSearch {
   LimitedSearch(const FactoredProblem& problem, const LimitedOptions& options)
       : problem_(problem), options_(options) {}
 
-  /// `room`: bytes that claims may hold, per time; empty: not limited. `start`: a known solution,
-  /// or null. `seconds`: of work (planner/solver/deadline.h), of the wall's clock for `plain`.
-  /// Times found by earlier calls are kept. `smallest` is, of all that were seen, the one whose
-  /// fullest time is least.
-  LimitedResult run(const std::vector<int64_t>& room, const Solution* start, double seconds);
+  /// `capacity`: bytes that claims may hold, per time; empty: not limited. `start`: a known
+  /// solution, or null. `seconds`: of work (planner/solver/deadline.h), of the wall's clock for
+  /// `plain`. Times found by earlier calls are kept. `smallest` is, of all that were seen, the one
+  /// whose fullest time is least.
+  LimitedResult run(const std::vector<int64_t>& capacity, const Solution* start, double seconds);
 
  private:
   LimitedResult plain(const FactoredProblem& problem, int64_t limit, double seconds) const;
-  FactoredProblem at_rows(const std::vector<int64_t>& room, int64_t& limit) const;
-  bool add_rows(const std::vector<int64_t>& room, const Solution& solution);
+  FactoredProblem at_rows(const std::vector<int64_t>& capacity, int64_t& limit) const;
+  bool add_rows(const std::vector<int64_t>& capacity, const Solution& solution);
   LimitedResult polished(const FactoredProblem& problem, int64_t limit, const Narrowed& narrowed,
                          double seconds) const;
   double gap_at(int64_t limit) const;

@@ -184,15 +184,15 @@ class Narrower {
   /// Strategies that no better solution uses go.
   void remove() {
     if (!out_.best) return;
-    const double room = out_.cost * (1 + kSettings.rounding) -
-                        (bound_->bound_before_sweep() - prices_.priced_limit());
+    const double margin = out_.cost * (1 + kSettings.rounding) -
+                          (bound_->bound_before_sweep() - prices_.priced_limit());
     Kept less;
     size_t gone = 0, total = 0;
     for (size_t i = 0; i < out_.kept.size(); ++i) {
       less.emplace_back();
       const std::vector<double>& slack = bound_->slack(static_cast<int>(i));
       for (size_t a = 0; a < slack.size(); ++a) {
-        if (slack[a] <= room) less.back().push_back(static_cast<int>(a));
+        if (slack[a] <= margin) less.back().push_back(static_cast<int>(a));
       }
       gone += slack.size() - less.back().size();
       total += slack.size();
