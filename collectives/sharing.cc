@@ -176,7 +176,8 @@ void SharingCommunicator::all_to_all(const void* send, std::span<const int64_t> 
   check_counts("all_to_all", send_counts, *this);
   check_counts("all_to_all", recv_counts, *this);
   const int64_t element = size_of(dtype);
-  Call& call = begin(Operation::all_to_all, dtype, sum_of(send_counts) * element);
+  const int64_t moved = std::max(sum_of(send_counts), sum_of(recv_counts));
+  Call& call = begin(Operation::all_to_all, dtype, moved * element);
   std::copy(send_counts.begin(), send_counts.end(), counts_of(rank_));
   show(call, send, sum_of(send_counts) * element, false);
   if (!enter()) return messages_->all_to_all(send, send_counts, recv, recv_counts, dtype);

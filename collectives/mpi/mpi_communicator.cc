@@ -128,7 +128,7 @@ class MpiCommunicator : public MessageCommunicator {
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,
                   std::span<const int64_t> recv_counts, DType dtype) override {
-    begin("all_to_all", sum_of(send_counts) * size_of(dtype));
+    begin("all_to_all", std::max(sum_of(send_counts), sum_of(recv_counts)) * size_of(dtype));
     check_counts(operation_, send_counts, *this);
     check_counts(operation_, recv_counts, *this);
     const int64_t element = size_of(dtype);

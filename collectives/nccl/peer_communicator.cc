@@ -176,12 +176,12 @@ class PeerCommunicator final : public Communicator {
     const int64_t element = size_of(dtype);
     const int64_t sent = sum_of(send_counts) * element, received = sum_of(recv_counts) * element;
     std::vector<int64_t> all_counts(world_.size() * world_.size());
-    named("all_to_all", sent, [&] {
+    named("all_to_all", std::max(sent, received), [&] {
       host_.all_gather(send_counts.data(), all_counts.data(),
                        std::vector<int64_t>(world_.size(), size()), DType::i64);
     });
     call(
-        "all_to_all", sent, send, sent,
+        "all_to_all", std::max(sent, received), send, sent,
         [&](const Peers& peers) {
           char* to = static_cast<char*>(recv);
           for (size_t r = 0; r < peers.size(); ++r) {

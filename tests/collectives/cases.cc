@@ -524,6 +524,14 @@ void absent_in_all_to_all(Communicator& c) {
     pair.all_to_all(from.data(), counts, to.data(), counts, DType::f32);
   });
 }
+/// What a rank that sends nothing waits for, as at an edge of an image that is cut.
+void absent_sender_in_all_to_all(Communicator& c) {
+  absent(c, "all_to_all of 12000 bytes", [](Communicator& pair) {
+    std::vector<float> from = numbers(), to = numbers();
+    const std::vector<int64_t> sent{0, 0}, received{0, kLong};
+    pair.all_to_all(from.data(), sent, to.data(), received, DType::f32);
+  });
+}
 void absent_in_broadcast(Communicator& c) {
   absent(c, "broadcast of 12000 bytes", [](Communicator& pair) {
     std::vector<float> data(kLong);
@@ -619,6 +627,7 @@ std::vector<Case> communicator_cases() {
           {"absent_in_all_reduce", absent_in_all_reduce},
           {"absent_in_reduce_scatter", absent_in_reduce_scatter},
           {"absent_in_all_to_all", absent_in_all_to_all},
+          {"absent_sender_in_all_to_all", absent_sender_in_all_to_all},
           {"absent_in_broadcast", absent_in_broadcast},
           {"absent_in_barrier", absent_in_barrier},
           {"who_waits_is_not_blamed", who_waits_is_not_blamed}};
