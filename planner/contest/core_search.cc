@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <exception>
 #include <random>
 
-#include "base/thread_group.h"
+#include "base/at.h"
+#include "base/share.h"
 #include "planner/solver/reductions.h"
 
 namespace shardrun {
@@ -39,26 +39,6 @@ struct CoreSearchSettings {
   double most_kept = 0.5;       // 1 while rounds are stale
 };
 constexpr CoreSearchSettings kSettings;
-
-/// Calls part(0) to part(count - 1), each in a thread. Rethrows what one of them threw.
-template <typename Part>
-void in_threads(size_t count, Part&& part) {
-  std::vector<std::exception_ptr> thrown(count);
-  const auto guarded = [&](size_t t) {
-    try {
-      part(t);
-    } catch (...) {
-      thrown[t] = std::current_exception();
-    }
-  };
-  ThreadGroup others;
-  for (size_t t = 1; t < count; ++t) others.start(guarded, t);
-  guarded(0);
-  others.join();
-  for (const std::exception_ptr& error : thrown) {
-    if (error) std::rethrow_exception(error);
-  }
-}
 
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
@@ -130,17 +110,18 @@ void CoreSearch::price(const Deadline& until) {
 }
 
 bool CoreSearch::start(const Solution* known, int most) {
-  const size_t threads = static_cast<size_t>(std::max(1, options_.threads));
+  const int threads = std::max(1, options_.threads);
   for (int tried = 0; elites_.empty() && tried < most && (tried == 0 || !exhausted()); ++tried) {
     const uint64_t attempt = attempts_++;
     const double emphasis = kSettings.emphasis[attempt % kSettings.emphasis.size()];
     const Solution decoded = emphasis == 1
                                  ? core_.bound.decoded()
                                  : core_.pricing.decode(emphasis, [&] { return end_.passed(); });
-    std::vector<Found> found(threads);
-    std::vector<Found> tight(threads);
-    std::vector<int64_t> work(threads, 1);  // an attempt is never for nothing: a budget ends it
-    in_threads(threads, [&](size_t t) {
+    std::vector<Found> found(at(threads));
+    std::vector<Found> tight(at(threads));
+    std::vector<int64_t> work(at(threads), 1);  // an attempt is never for nothing: a budget ends it
+    share(threads, threads, [&](int thread) {
+      const size_t t = at(thread);
       RegionSearch search(core_.flat, (options_.seed + 7919 * attempt) * 64 + t);
       const RegionSearchLimits some = repair_limits();
       search.set(decoded, core_.pricing.price());
@@ -156,7 +137,7 @@ bool CoreSearch::start(const Solution* known, int most) {
       }
       work[t] += search.work();
     });
-    for (size_t t = 0; t < threads; ++t) {
+    for (size_t t = 0; t < at(threads); ++t) {
       if (tight[t].cost < tightest_.cost) tightest_ = std::move(tight[t]);
       keep_best(elites_, std::move(found[t]));
       work_ += work[t];
@@ -232,16 +213,18 @@ bool CoreSearch::exhausted() const {
 
 bool CoreSearch::round() {
   const double before = elites_.front().cost;
-  std::vector<Worker> workers(static_cast<size_t>(std::max(1, options_.threads)));
+  const int threads = std::max(1, options_.threads);
+  std::vector<Worker> workers(at(threads));
   for (size_t t = 0; t < workers.size(); ++t) {
     workers[t].elites = elites_;
     workers[t].seed = ((options_.seed + 1) * 1000003 + rounds_) * 64 + t;
     workers[t].setup = setup_;
   }
-  in_threads(workers.size(), [&](size_t t) {
-    std::mt19937_64 seeds(workers[t].seed);
-    while (workers[t].work < fair(kSettings.round_work) && end_.left() > 2 * workers[t].setup)
-      search_neighbourhood(workers[t], seeds());
+  share(threads, threads, [&](int t) {
+    Worker& worker = workers[at(t)];
+    std::mt19937_64 seeds(worker.seed);
+    while (worker.work < fair(kSettings.round_work) && end_.left() > 2 * worker.setup)
+      search_neighbourhood(worker, seeds());
   });
   for (Worker& worker : workers) {
     for (Found& found : worker.elites) keep_best(elites_, std::move(found));

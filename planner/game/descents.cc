@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/at.h"
-#include "planner/game/share.h"
+#include "base/share.h"
 #include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/narrowing.h"
 

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "base/at.h"
-#include "planner/game/share.h"
+#include "base/share.h"
 
 namespace shardrun {
 namespace {

@@ -245,11 +245,11 @@ std::vector<double> SimulatedRows::milliseconds(const std::vector<MeasuredRow>& 
       }
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // are joined even if the next one is not lent
   for (unsigned t = 1; t < std::max(1u, std::thread::hardware_concurrency()); ++t)
     threads.emplace_back(simulate_some);
   simulate_some();
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   if (failed) std::rethrow_exception(failed);
   return out;
 }

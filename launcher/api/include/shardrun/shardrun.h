@@ -199,9 +199,8 @@ std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& 
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4; data=?,model=4; model=4*2
-  /// auto, ilp, beam, plain-ilp, mcts, mcts-arguments; propagate: what tactics and `shard` say and
-  /// what follows; or a baseline: dp, zero1, zero2, fsdp, megatron, megatron-sp, or several joined
-  /// by +, one for each mesh axis.
+  /// What looks for a plan, or a baseline, or several of these joined by +, one for each mesh axis.
+  /// `shardrun plan --help` lists the names; docs/planners.md says what each does.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
   /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node
@@ -553,7 +552,7 @@ VerifyReport verify(World& world, const Model& model, const TrainingPlan& plan,
 /// A problem of choices in a file: the planner's search without tensors.
 struct SolveRequest {
   std::string file;             // JSON or gzipped JSON: our own form or the IOPDDL contest's
-  std::string solver = "auto";  // auto, ilp, beam, lns, ilp+lns, beam+lns
+  std::string solver = "auto";  // `shardrun solve --help` lists the names
   double seconds = 60;          // in all, reading the file included
   uint64_t seed = 0;
   int64_t nodes = 0;  // lns: so many nodes of its search trees, for equal results; 0: by time only
