@@ -52,12 +52,13 @@ double total(const std::map<std::string, double>& by_name) {
   return sum;
 }
 
-/// The search's own times are what it proves of: without what is hidden.
+/// What the search proves, it proves of its own times: of nodes alone, and without what is hidden.
 std::string gap_text(const PlanReport& report, const Plan& plan) {
   if (report.nodes == 0 || report.cost <= 0) return "";  // a plan from a file
   if (!report.has_bound) return "of the strategies looked at; no bound";
   const double gap = std::max(0.0, 1 - report.lower_bound / report.cost);
-  const char* const by = plan.hidden_seconds > 0 ? ", by times that hide nothing" : "";
+  const char* const by =
+      plan.hidden_seconds > 0 ? ", by times that hide nothing" : ", by the search's times";
   return gap < 1e-6
              ? str("proven the least on this mesh", by)
              : str("at most ", format("%.2g %%", gap * 100), " above the best on this mesh", by);

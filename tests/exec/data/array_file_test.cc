@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <random>
@@ -80,7 +81,8 @@ TEST_F(ArrayFileTest, WhatIsWrittenInPiecesIsReadBack) {
         EXPECT_EQ(array->shape, shapes[i]);
         EXPECT_EQ(array->format, "<f4");
         std::vector<float> values(static_cast<size_t>(element_count(shapes[i])));
-        std::memcpy(values.data(), array->data, values.size() * 4);
+        std::copy_n(reinterpret_cast<const char*>(array->data), values.size() * 4,
+                    reinterpret_cast<char*>(values.data()));
         EXPECT_EQ(values, counted(shapes[i], static_cast<float>(100 * i)));
       }
     }
