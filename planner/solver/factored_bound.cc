@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/error.h"
 #include "planner/solver/deadline.h"
 
 namespace shardrun {
@@ -17,6 +18,12 @@ constexpr size_t kLanes = 4;   // rows of tables are padded to multiples of so m
 constexpr size_t kBlocks = 4;  // so many groups of lanes stay in registers
 
 size_t at(int i) { return static_cast<size_t>(i); }
+
+/// Of strategies, names and messages.
+uint32_t number(size_t n) {
+  SR_REQUIRE(n <= std::numeric_limits<uint32_t>::max(), internal, "a search of ", n, " numbers");
+  return static_cast<uint32_t>(n);
+}
 
 size_t padded(size_t names) { return (names + kLanes - 1) / kLanes * kLanes; }
 
@@ -139,10 +146,26 @@ void FactoredBound::add_arcs(const FactoredProblem& problem) {
     names_.insert(names_.end(), edge.row.begin(), edge.row.end());
     names_.insert(names_.end(), edge.column.begin(), edge.column.end());
     const size_t from = first_message_[e], to = from + rows;
-    const Arc at_from{edge.to,    columns, m.columns, padded(m.rows), tables->second.by_column,
-                      edge.scale, from,    to,        name,           name + rows};
-    const Arc at_to{edge.from,  rows, m.rows, padded(m.columns), tables->second.by_row,
-                    edge.scale, to,   from,   name + rows,       name};
+    const Arc at_from{edge.scale,
+                      edge.to,
+                      number(columns),
+                      number(m.columns),
+                      number(padded(m.rows)),
+                      number(tables->second.by_column),
+                      number(from),
+                      number(to),
+                      number(name),
+                      number(name + rows)};
+    const Arc at_to{edge.scale,
+                    edge.from,
+                    number(rows),
+                    number(m.rows),
+                    number(padded(m.columns)),
+                    number(tables->second.by_row),
+                    number(to),
+                    number(from),
+                    number(name + rows),
+                    number(name)};
     const bool in_order = rank[at(edge.from)] < rank[at(edge.to)];
     const int low = in_order ? edge.from : edge.to, high = in_order ? edge.to : edge.from;
     lower_.push_back({low, later[at(low)]});
