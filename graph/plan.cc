@@ -185,21 +185,21 @@ uint64_t mix(uint64_t hash, const std::string& text) {
 }  // namespace
 
 uint64_t structural_hash(const Graph& graph) {
-  uint64_t hash = mix(1, str("k", graph.micro_batches));
+  const auto number = [](auto n) { return std::to_string(static_cast<int64_t>(n)); };
+  uint64_t hash = mix(1, "k" + number(graph.micro_batches));
   for (const Value& value : graph.values()) {
     if (value.role == Role::computed) continue;
-    hash = mix(hash, str(value.name, value.type, static_cast<int>(value.role)));
+    hash = mix(hash, value.name + to_string(value.type) + number(value.role));
   }
   for (const Node& node : graph.nodes()) {
-    hash = mix(hash, str(node.op, "{", to_string(node.attrs), "}", static_cast<int>(node.phase)));
-    for (ValueId id : node.inputs) hash = mix(hash, "i" + std::to_string(id));
-    for (ValueId id : node.outputs)
-      hash = mix(hash, "o" + std::to_string(id) + to_string(graph.type(id)));
+    hash = mix(hash, node.op + "{" + to_string(node.attrs) + "}" + number(node.phase));
+    for (ValueId id : node.inputs) hash = mix(hash, "i" + number(id));
+    for (ValueId id : node.outputs) hash = mix(hash, "o" + number(id) + to_string(graph.type(id)));
   }
-  for (ValueId id : graph.outputs) hash = mix(hash, str("r", id));
+  for (ValueId id : graph.outputs) hash = mix(hash, "r" + number(id));
   if (graph.outputs_stay_cut) hash = mix(hash, "c");
   for (const auto& [persistent, next] : graph.updates)
-    hash = mix(hash, str("u", persistent, ",", next));
+    hash = mix(hash, "u" + number(persistent) + "," + number(next));
   return hash;
 }
 
@@ -290,12 +290,69 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
 
 namespace {
 
+/// `where`: what makes the text in front of an error.
+template <class F>
 void check_rank(const Sharding& sharding, const Mesh& mesh, const TensorType& type,
-                const std::string& where) {
+                const F& where) {
   try {
     check_sharding(sharding, mesh, type.shape.size());
   } catch (const Error& e) {
-    throw e.with_context(where);
+    throw e.with_context(where());
+  }
+}
+
+/// The values that a plan says something of.
+bool is_planned(const Value& value) { return value.role != Role::computed || value.producer >= 0; }
+
+void check_values(const Plan& plan, const Graph& graph) {
+  size_t planned = 0;
+  for (const Value& value : graph.values()) {
+    if (!is_planned(value)) continue;
+    ++planned;
+    const auto it = plan.values.find(value.name);
+    SR_REQUIRE(it != plan.values.end(), invalid_input, "plan: field 'values' lacks '", value.name,
+               "'");
+    check_rank(it->second, plan.mesh, value.type,
+               [&] { return "plan: field values['" + value.name + "']"; });
+    const auto redistributed = plan.redistributed.find(value.name);
+    if (redistributed == plan.redistributed.end()) continue;
+    check_rank(redistributed->second, plan.mesh, value.type,
+               [&] { return "plan: field redistributed['" + value.name + "']"; });
+  }
+  if (plan.values.size() == planned && plan.redistributed.empty() && plan.regathered.empty())
+    return;
+  std::set<std::string_view> known;
+  for (const Value& value : graph.values()) {
+    if (is_planned(value)) known.insert(value.name);
+  }
+  const auto require_known = [&](const std::string& name, const char* field) {
+    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field '", field, "' has '", name,
+               "', which the model has not");
+  };
+  for (const auto& [name, sharding] : plan.values) require_known(name, "values");
+  for (const auto& [name, sharding] : plan.redistributed) require_known(name, "redistributed");
+  for (const std::string& name : plan.regathered) require_known(name, "regathered");
+}
+
+void check_node(const NodePlan& plan, const Node& node, const Plan& of, const Graph& graph) {
+  const auto where = [&] { return "plan: field nodes['" + node.name + "']"; };
+  SR_REQUIRE(plan.in.size() == node.inputs.size() && plan.out.size() == node.outputs.size(),
+             invalid_input, where(), " has ", plan.in.size(), " operands and ", plan.out.size(),
+             " results, wanted ", node.inputs.size(), " and ", node.outputs.size());
+  std::vector<Shape> in, out;
+  for (ValueId id : node.inputs) in.push_back(graph.type(id).shape);
+  for (ValueId id : node.outputs) out.push_back(graph.type(id).shape);
+  try {
+    check_node_plan(plan, in, out, of.mesh);
+  } catch (const Error& e) {
+    throw e.with_context(where());
+  }
+  for (size_t i = 0; i < node.outputs.size(); ++i) {
+    const Value& value = graph.value(node.outputs[i]);
+    const Sharding& lies = of.values.at(value.name);
+    SR_REQUIRE(plan.out[i] == lies, invalid_input, where(), ".out[", i, "] is ",
+               to_string(plan.out[i], of.mesh), ", but values['", value.name, "'] is ",
+               to_string(lies, of.mesh));
   }
 }
 
@@ -306,58 +363,16 @@ void check_plan(const Plan& plan, const Graph& graph) {
              "plan: field 'model_hash' is ", std::hex, plan.model_hash,
              ", this model (with these options) has ", structural_hash(graph),
              "; plan it again with the same model and options");
-  std::set<std::string_view> known;  // of the graph
-  for (const Value& value : graph.values()) {
-    if (value.role == Role::computed && value.producer < 0) continue;
-    const auto it = plan.values.find(value.name);
-    SR_REQUIRE(it != plan.values.end(), invalid_input, "plan: field 'values' lacks '", value.name,
-               "'");
-    check_rank(it->second, plan.mesh, value.type, "plan: field values['" + value.name + "']");
-    known.insert(value.name);
-    const auto redistributed = plan.redistributed.find(value.name);
-    if (redistributed == plan.redistributed.end()) continue;
-    check_rank(redistributed->second, plan.mesh, value.type,
-               "plan: field redistributed['" + value.name + "']");
-  }
-  for (const auto& [name, sharding] : plan.values) {
-    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'values' has '", name,
-               "', which the model has not");
-  }
-  for (const auto& [name, sharding] : plan.redistributed) {
-    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'redistributed' has '", name,
-               "', which the model has not");
-  }
-  for (const std::string& name : plan.regathered) {
-    SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'regathered' has '", name,
-               "', which the model has not");
-  }
-  known.clear();
+  check_values(plan, graph);
   for (const Node& node : graph.nodes()) {
     const auto it = plan.nodes.find(node.name);
     SR_REQUIRE(it != plan.nodes.end(), invalid_input, "plan: field 'nodes' lacks '", node.name,
                "'");
-    const std::string where = "plan: field nodes['" + node.name + "']";
-    SR_REQUIRE(
-        it->second.in.size() == node.inputs.size() && it->second.out.size() == node.outputs.size(),
-        invalid_input, where, " has ", it->second.in.size(), " operands and ",
-        it->second.out.size(), " results, wanted ", node.inputs.size(), " and ",
-        node.outputs.size());
-    std::vector<Shape> in, out;
-    for (ValueId id : node.inputs) in.push_back(graph.type(id).shape);
-    for (ValueId id : node.outputs) out.push_back(graph.type(id).shape);
-    try {
-      check_node_plan(it->second, in, out, plan.mesh);
-    } catch (const Error& e) {
-      throw e.with_context(where);
-    }
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const Value& value = graph.value(node.outputs[i]);
-      SR_REQUIRE(it->second.out[i] == plan.values.at(value.name), invalid_input, where, ".out[", i,
-                 "] is ", to_string(it->second.out[i], plan.mesh), ", but values['", value.name,
-                 "'] is ", to_string(plan.values.at(value.name), plan.mesh));
-    }
-    known.insert(node.name);
+    check_node(it->second, node, plan, graph);
   }
+  if (plan.nodes.size() == graph.nodes().size()) return;
+  std::set<std::string_view> known;
+  for (const Node& node : graph.nodes()) known.insert(node.name);
   for (const auto& [name, node] : plan.nodes) {
     SR_REQUIRE(known.count(name) > 0, invalid_input, "plan: field 'nodes' has '", name,
                "', which the model has not");

@@ -17,6 +17,7 @@ namespace {
 
 Explained explained(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   return {step_of(model, plan), plan.train, plan.cluster, plan.bytes, [&](int64_t rank) {
+            if (rank == 0 && plan.program) return *plan.program;
             return compile(step_of(model, plan), plan.train, plan.cluster, rank, backend_traits());
           }};
 }

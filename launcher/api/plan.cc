@@ -336,6 +336,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
     if (!request.plan_file.empty()) check_strategies(model, plan);
     keep_what_fits(request, limit.bytes, limit.why, measures, plan);
   });
+  if (request.ranks > 0) plan.program = measures.train.of(plan.train)->of_rank(0);
   plan.recomputed = recomputed_text(model, plan);
   plan.planning_seconds = thread_seconds() - begin - plan.report.discovery_seconds;
 }

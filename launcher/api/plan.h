@@ -20,6 +20,9 @@ struct TrainingPlan::Impl {
   Plan evaluation;                   // parameters lie as in `train`
   std::optional<Graph> recomputing;  // the model's step with what `train` computes again, if any
   uint64_t model_hash = 0;           // of the model's step as it is without that
+  /// Rank 0's of the training step, as it was laid out, where this process planned for a job that
+  /// it is none of: `plan` then says what is in it.
+  std::optional<Program> program;
   bool with_evaluation = true;
   PlanReport report;  // of this process's planning; empty on ranks that received the plan
   std::vector<std::string> annotation_notes;  // of this process's planning: what is not followed

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "planner/rules/alike_operands.h"
+#include "planner/rules/alike_values.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/rule_file.h"
 #include "planner/rules/trial.h"

@@ -382,6 +382,7 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     out.emplace_back(TensorType{DType::f64, whole.shape()});
     values.push_back(out.back().as<double>());
   }
+  const size_t others = values.size() - 1;
   for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
     const double truth = true_values.as<double>()[i];
     const size_t owner = static_cast<size_t>(random.below(parts));
@@ -390,49 +391,47 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const auto step = [&](double uniform) {
       return floating ? (0.25 + uniform) * unit : std::floor(1 + 4 * uniform);
     };
+    // The other parts in order. Which they are is random, so no branch depends on it.
+    const auto other = [&](size_t k) { return k + (k >= owner ? 1 : 0); };
     if (op == ReduceOp::prod) {  // powers of two, so that their product is exact
       double left = truth;
-      for (size_t p = 0; p < values.size(); ++p) {
-        if (p == owner) continue;
+      for (size_t k = 0; k < others; ++k) {
         const double size = random.coin() ? 2 : 0.5;
         const double factor = floating ? (random.coin() ? size : -size) : 1;
-        values[p][i] = factor;
+        values[other(k)][i] = factor;
         left /= factor;
       }
       values[owner][i] = left;
       continue;
     }
     if (op != ReduceOp::sum) {
-      for (size_t p = 0; p < values.size(); ++p) {
-        double v = truth;
-        if (p != owner) {
-          const int sign = op == ReduceOp::max ? -1 : 1;
-          const auto [uniform, quarter] = random.uniform_and_quarter();
-          // Now and then the identity, which is what a rank holds that has nothing to say: from it
-          // 0 * x makes NaN, and x - y does.
-          v = floating && quarter == 0 ? sign * std::numeric_limits<double>::infinity()
-                                       : v + sign * step(uniform);
-        }
-        if (!floating && v == 0) v += op == ReduceOp::max ? -1 : 1;
-        values[p][i] = v;
+      const int sign = op == ReduceOp::max ? -1 : 1;
+      const auto nonzero = [&](double v) { return !floating && v == 0 ? v + sign : v; };
+      values[owner][i] = nonzero(truth);
+      for (size_t k = 0; k < others; ++k) {
+        const auto [uniform, quarter] = random.uniform_and_quarter();
+        // Now and then the identity, which is what a rank holds that has nothing to say: from it
+        // 0 * x makes NaN, and x - y does.
+        const double v = floating && quarter == 0 ? sign * std::numeric_limits<double>::infinity()
+                                                  : truth + sign * step(uniform);
+        values[other(k)][i] = nonzero(v);
       }
       continue;
     }
     if (kind == Data::zeros) continue;
     double left = truth;
     const bool one_sign = floating && (kind == Data::positive || kind == Data::negative);
-    for (size_t p = 0; p < values.size(); ++p) {
-      if (p == owner) continue;
+    for (size_t k = 0; k < others; ++k) {
       const auto [uniform, quarter] = random.uniform_and_quarter();
       const double v = one_sign ? truth * (0.1 + 0.8 * uniform) / static_cast<double>(parts)
                                 : (quarter < 2 ? 1 : -1) * step(uniform);
-      values[p][i] = v;
+      values[other(k)][i] = v;
       left -= v;
     }
     if (!floating && left == 0) {  // 3 = 3 + 0: move one over
-      const size_t other = owner == 0 ? values.size() - 1 : 0;
-      const double move = values[other][i] == 1 ? -1 : 1;
-      values[other][i] -= move;
+      const size_t last = owner == 0 ? values.size() - 1 : 0;
+      const double move = values[last][i] == 1 ? -1 : 1;
+      values[last][i] -= move;
       left += move;
     }
     values[owner][i] = left;

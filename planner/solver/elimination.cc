@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "planner/solver/deadline.h"
 
@@ -35,20 +36,20 @@ std::vector<int> plan_order(const Problem& problem, const EliminationLimits& lim
     return entries;
   };
   std::vector<double> entries(count);
-  for (size_t i = 0; i < count; ++i) entries[i] = table(i);
-  std::vector<bool> done(count, false);
+  std::set<std::pair<double, size_t>> left;  // by entries
+  for (size_t i = 0; i < count; ++i) {
+    entries[i] = table(i);
+    left.emplace(entries[i], i);
+  }
   std::vector<int> order;
   double work = 0;
   for (size_t step = 0; step < count; ++step) {
     if (limits.late && limits.late()) return {};
-    size_t best = count;
-    for (size_t i = 0; i < count; ++i) {
-      if (!done[i] && (best == count || entries[i] < entries[best])) best = i;
-    }
+    const size_t best = left.begin()->second;
+    left.erase(left.begin());
     work += entries[best] * size(best) * static_cast<double>(around[best].size() + 1);
     count_work(static_cast<double>(count));
     if (entries[best] > limits.table_entries || work > limits.work) return {};
-    done[best] = true;
     order.push_back(static_cast<int>(best));
     const std::vector<int> neighbours(around[best].begin(), around[best].end());
     for (int j : neighbours) {
@@ -58,7 +59,12 @@ std::vector<int> plan_order(const Problem& problem, const EliminationLimits& lim
         if (k != j) set.insert(k);
       }
     }
-    for (int j : neighbours) entries[static_cast<size_t>(j)] = table(static_cast<size_t>(j));
+    for (int j : neighbours) {
+      const size_t i = static_cast<size_t>(j);
+      left.erase({entries[i], i});
+      entries[i] = table(i);
+      left.emplace(entries[i], i);
+    }
   }
   return order;
 }

@@ -2,173 +2,315 @@
 #include "planner/solver/factored_bound.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <span>
+#include <unordered_map>
+#include <utility>
 
+#include "base/error.h"
 #include "planner/solver/deadline.h"
 
 namespace shardrun {
 namespace {
 
+constexpr size_t kLanes = 4;   // rows of tables are padded to multiples of so many
+constexpr size_t kBlocks = 4;  // so many groups of lanes stay in registers
+
 size_t at(int i) { return static_cast<size_t>(i); }
+
+/// Of strategies, names and messages.
+uint32_t number(size_t n) {
+  SR_REQUIRE(n <= std::numeric_limits<uint32_t>::max(), internal, "a search of ", n, " numbers");
+  return static_cast<uint32_t>(n);
+}
+
+size_t padded(size_t names) { return (names + kLanes - 1) / kLanes * kLanes; }
+
+/// out[i] = min over rows of scale * table[row][i] + least[row].
+template <size_t W>
+void least_per_column(const float* table, size_t stride, double scale, const double* least,
+                      size_t rows, double* out) {
+  double lowest[W];
+  for (size_t i = 0; i < W; ++i) lowest[i] = kInfeasible;
+  for (size_t row = 0; row < rows; ++row, table += stride) {
+    for (size_t i = 0; i < W; ++i) {
+      const double cost = scale * static_cast<double>(table[i]) + least[row];
+      lowest[i] = cost < lowest[i] ? cost : lowest[i];
+    }
+  }
+  for (size_t i = 0; i < W; ++i) out[i] = lowest[i];
+}
+
+void least_per_column(const float* table, size_t width, double scale, const double* least,
+                      size_t rows, double* out) {
+  size_t done = 0;
+  for (; done + kLanes * kBlocks <= width; done += kLanes * kBlocks)
+    least_per_column<kLanes * kBlocks>(table + done, width, scale, least, rows, out + done);
+  table += done;
+  out += done;
+  switch ((width - done) / kLanes) {
+    case 1: return least_per_column<1 * kLanes>(table, width, scale, least, rows, out);
+    case 2: return least_per_column<2 * kLanes>(table, width, scale, least, rows, out);
+    case 3: return least_per_column<3 * kLanes>(table, width, scale, least, rows, out);
+    default: return;
+  }
+}
+
+double least_of(const double* values, size_t size) {
+  return *std::min_element(values, values + size);
+}
 
 }  // namespace
 
 FactoredBound::FactoredBound(const FactoredProblem& problem)
-    : slack_(problem.nodes.size()),
-      earlier_(problem.nodes.size()),
-      later_(problem.nodes.size()),
+    : order_(problem.nodes.size()),
+      slack_(problem.nodes.size()),
       decoded_(problem.nodes.size(), 0),
       bound_(-kInfeasible),
       bound_before_(-kInfeasible) {
-  for (const FactoredProblem::Node& node : problem.nodes) theta_.push_back(node.cost);
-  order_.resize(problem.nodes.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) {
     return problem.nodes[at(a)].place < problem.nodes[at(b)].place;
   });
+  lay_out(problem);
+}
+
+/// Everything but the numbers that sweeps change, and these as before the first one.
+void FactoredBound::lay_out(const FactoredProblem& problem) {
+  nodes_.assign(problem.nodes.size(), {});
+  theta_.clear();
+  size_t widest = 0;
+  for (int i : order_) {
+    const std::vector<double>& cost = problem.nodes[at(i)].cost;
+    nodes_[at(i)].size = cost.size();
+    nodes_[at(i)].costs = theta_.size();
+    theta_.insert(theta_.end(), cost.begin(), cost.end());
+    widest = std::max(widest, cost.size());
+  }
+  gathered_.resize(widest);
+  given_.resize(widest);
+  first_message_.clear();
+  size_t messages = 0;
+  for (const FactoredProblem::Edge& edge : problem.edges) {
+    first_message_.push_back(messages);
+    messages += edge.row.size() + edge.column.size();
+  }
+  messages_.assign(messages, 0.0);
+  add_arcs(problem);
+}
+
+FactoredBound::Tables FactoredBound::add_tables(const FactoredProblem::Matrix& matrix) {
+  const auto add = [&](const std::vector<float>& cost, size_t rows, size_t columns) {
+    const size_t place = tables_.size(), width = padded(columns);
+    tables_.resize(place + rows * width, std::numeric_limits<float>::infinity());
+    for (size_t r = 0; r < rows; ++r)
+      std::copy_n(cost.data() + r * columns, columns, tables_.data() + place + r * width);
+    return place;
+  };
+  least_.resize(std::max({least_.size(), matrix.rows, matrix.columns}));
+  out_.resize(std::max({out_.size(), padded(matrix.rows), padded(matrix.columns)}));
+  const size_t by_row = add(matrix.cost, matrix.rows, matrix.columns);
+  return {by_row, add(matrix.transposed, matrix.columns, matrix.rows)};
+}
+
+void FactoredBound::add_arcs(const FactoredProblem& problem) {
   std::vector<int> rank(order_.size());
   for (size_t i = 0; i < order_.size(); ++i) rank[at(order_[i])] = static_cast<int>(i);
+  // Arcs of a node lie together, in the order of edges.
+  std::vector<size_t> earlier(nodes_.size(), 0), later(nodes_.size(), 0);
   for (const FactoredProblem::Edge& edge : problem.edges) {
-    const FactoredProblem::Matrix& m = *edge.matrix;
-    Side from{edge.from, &edge.row, m.rows, m.cost.data(),
-              std::vector<double>(edge.row.size(), 0.0)};
-    Side to{edge.to, &edge.column, m.columns, m.transposed.data(),
-            std::vector<double>(edge.column.size(), 0.0)};
     const bool in_order = rank[at(edge.from)] < rank[at(edge.to)];
-    Messages messages{edge.scale, in_order ? std::move(from) : std::move(to), {}, in_order};
-    messages.high = in_order ? std::move(to) : std::move(from);
-    later_[at(messages.low.node)].push_back(static_cast<int>(edges_.size()));
-    earlier_[at(messages.high.node)].push_back(static_cast<int>(edges_.size()));
-    edges_.push_back(std::move(messages));
+    ++later[at(in_order ? edge.from : edge.to)];
+    ++earlier[at(in_order ? edge.to : edge.from)];
+  }
+  size_t arcs = 0;
+  for (int i : order_) {
+    Node& node = nodes_[at(i)];
+    node.first = arcs;
+    node.middle = arcs += std::exchange(earlier[at(i)], node.first);
+    node.last = arcs += std::exchange(later[at(i)], node.middle);
+  }
+  arcs_.assign(arcs, {});
+  lower_.clear();
+  names_.clear();
+  tables_.clear();
+  sweep_work_ = 0;
+  std::unordered_map<const FactoredProblem::Matrix*, Tables> known;
+  for (size_t e = 0; e < problem.edges.size(); ++e) {
+    const FactoredProblem::Edge& edge = problem.edges[e];
+    const FactoredProblem::Matrix& m = *edge.matrix;
+    const auto [tables, fresh] = known.try_emplace(&m);
+    if (fresh) tables->second = add_tables(m);
+    const size_t rows = edge.row.size(), columns = edge.column.size(), name = names_.size();
+    names_.insert(names_.end(), edge.row.begin(), edge.row.end());
+    names_.insert(names_.end(), edge.column.begin(), edge.column.end());
+    const size_t from = first_message_[e], to = from + rows;
+    const Arc at_from{edge.scale,
+                      edge.to,
+                      number(columns),
+                      number(m.columns),
+                      number(padded(m.rows)),
+                      number(tables->second.by_column),
+                      number(from),
+                      number(to),
+                      number(name),
+                      number(name + rows)};
+    const Arc at_to{edge.scale,
+                    edge.from,
+                    number(rows),
+                    number(m.rows),
+                    number(padded(m.columns)),
+                    number(tables->second.by_row),
+                    number(to),
+                    number(from),
+                    number(name + rows),
+                    number(name)};
+    const bool in_order = rank[at(edge.from)] < rank[at(edge.to)];
+    const int low = in_order ? edge.from : edge.to, high = in_order ? edge.to : edge.from;
+    lower_.push_back({low, later[at(low)]});
+    arcs_[later[at(low)]++] = in_order ? at_from : at_to;
+    arcs_[earlier[at(high)]++] = in_order ? at_to : at_from;
+    sweep_work_ +=
+        0.5 * static_cast<double>(m.rows * m.columns) + 4 * static_cast<double>(rows + columns);
   }
 }
 
 void FactoredBound::restrict(const FactoredProblem& less, const Kept& kept) {
-  const auto filter = [](std::vector<double>& values, const std::vector<int>& keep) {
-    std::vector<double> left;
-    for (int a : keep) left.push_back(values[at(a)]);
-    values = std::move(left);
-  };
-  for (size_t i = 0; i < theta_.size(); ++i) {
-    filter(theta_[i], kept[i]);
-    if (!slack_[i].empty()) filter(slack_[i], kept[i]);
+  const std::vector<Node> nodes = nodes_;
+  const std::vector<size_t> first_message = first_message_;
+  const std::vector<double> theta = std::move(theta_), messages = std::move(messages_);
+  lay_out(less);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    for (size_t a = 0; a < kept[i].size(); ++a)
+      theta_[nodes_[i].costs + a] = theta[nodes[i].costs + at(kept[i][a])];
+    if (!slack_[i].empty()) {
+      for (size_t a = 0; a < kept[i].size(); ++a) slack_[i][a] = slack_[i][at(kept[i][a])];
+      slack_[i].resize(kept[i].size());
+    }
     const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), decoded_[i]);
     decoded_[i] = found != kept[i].end() && *found == decoded_[i]
                       ? static_cast<int>(found - kept[i].begin())
                       : 0;
   }
-  for (size_t e = 0; e < edges_.size(); ++e) {
-    const FactoredProblem::Edge& edge = less.edges[e];
-    const FactoredProblem::Matrix& m = *edge.matrix;
-    Messages& messages = edges_[e];
-    Side &from = messages.low_is_from ? messages.low : messages.high,
-         &to = messages.low_is_from ? messages.high : messages.low;
-    filter(from.own, kept[at(edge.from)]);
-    filter(to.own, kept[at(edge.to)]);
-    from = {edge.from, &edge.row, m.rows, m.cost.data(), std::move(from.own)};
-    to = {edge.to, &edge.column, m.columns, m.transposed.data(), std::move(to.own)};
+  for (size_t e = 0; e < less.edges.size(); ++e) {
+    double* message = messages_.data() + first_message_[e];
+    const double* before = messages.data() + first_message[e];
+    for (int a : kept[at(less.edges[e].from)]) *message++ = before[at(a)];
+    before += nodes[at(less.edges[e].from)].size;
+    for (int a : kept[at(less.edges[e].to)]) *message++ = before[at(a)];
   }
   bound_ = -kInfeasible;
 }
 
 void FactoredBound::add_cost(int node, const std::vector<double>& cost) {
-  for (size_t a = 0; a < cost.size(); ++a) theta_[at(node)][a] += cost[a];
+  double* theta = theta_.data() + nodes_[at(node)].costs;
+  for (size_t a = 0; a < cost.size(); ++a) theta[a] += cost[a];
   bound_ = -kInfeasible;
 }
 
-/// min over `from`'s strategies of the edge's present costs, for each strategy of `to`.
-const std::vector<double>& FactoredBound::collected(const Side& to, const Side& from,
-                                                    double scale) {
-  least_.assign(from.names, kInfeasible);
-  for (size_t b = 0; b < from.own.size(); ++b) {
-    double& least = least_[(*from.name)[b]];
-    least = std::min(least, -from.own[b]);
-  }
-  out_.assign(to.names, kInfeasible);
-  count_work(0.5 * static_cast<double>(from.names * to.names) +
-             4 * static_cast<double>(from.own.size() + to.own.size()));
+/// min over the other's strategies of the edge's present costs, for each of `size` own strategies.
+void FactoredBound::collect(const Arc& arc, size_t size) {
+  double* least = least_.data();
+  std::fill_n(least, arc.names, kInfeasible);
+  const double* others = messages_.data() + arc.reversed;
+  const uint16_t* name = names_.data() + arc.other_name;
+  for (size_t b = 0; b < arc.size; ++b) least[name[b]] = std::min(least[name[b]], -others[b]);
   double* out = out_.data();
-  for (size_t name = 0; name < from.names; ++name) {
-    const double least = least_[name];
-    if (least == kInfeasible) continue;
-    const float* row = from.table + name * to.names;
-    for (size_t i = 0; i < to.names; ++i) {
-      const double cost = scale * static_cast<double>(row[i]) + least;
-      out[i] = cost < out[i] ? cost : out[i];
-    }
-  }
-  gathered_.resize(to.own.size());
-  for (size_t a = 0; a < to.own.size(); ++a) gathered_[a] = out_[(*to.name)[a]] - to.own[a];
-  return gathered_;
+  least_per_column(tables_.data() + arc.table, arc.width, arc.scale, least, arc.names, out);
+  const double* own = messages_.data() + arc.message;
+  name = names_.data() + arc.own_name;
+  for (size_t a = 0; a < size; ++a) gathered_[a] = out[name[a]] - own[a];
 }
 
 void FactoredBound::visit(size_t i, bool forward) {
-  std::vector<double>& theta = theta_[i];
-  const std::vector<int>& sources = forward ? earlier_[i] : later_[i];
-  const std::vector<int>& targets = forward ? later_[i] : earlier_[i];
+  const Node& node = nodes_[i];
+  const size_t size = node.size;
+  double* theta = theta_.data() + node.costs;
+  const size_t sources = forward ? node.first : node.middle,
+               sources_end = forward ? node.middle : node.last,
+               targets = forward ? node.middle : node.first,
+               targets_end = forward ? node.last : node.middle;
   if (forward) {
     // Given the choices of the nodes before, take the best.
-    given_ = theta;
-    for (int e : sources) {
-      const Messages& m = edges_[at(e)];
-      const float* row = m.low.table + (*m.low.name)[at(decoded_[at(m.low.node)])] * m.high.names;
-      for (size_t a = 0; a < theta.size(); ++a)
-        given_[a] += m.scale * static_cast<double>(row[(*m.high.name)[a]]) - m.high.own[a];
+    std::copy_n(theta, size, given_.begin());
+    for (size_t k = sources; k < sources_end; ++k) {
+      const Arc& arc = arcs_[k];
+      const float* row = tables_.data() + arc.table +
+                         names_[arc.other_name + at(decoded_[at(arc.other)])] * arc.width;
+      const uint16_t* name = names_.data() + arc.own_name;
+      const double* own = messages_.data() + arc.message;
+      for (size_t a = 0; a < size; ++a)
+        given_[a] += arc.scale * static_cast<double>(row[name[a]]) - own[a];
     }
-    decoded_[i] = static_cast<int>(std::min_element(given_.begin(), given_.end()) - given_.begin());
+    decoded_[i] =
+        static_cast<int>(std::min_element(given_.data(), given_.data() + size) - given_.data());
   }
-  for (int e : sources) {
-    Messages& m = edges_[at(e)];
-    Side &own = forward ? m.high : m.low, &other = forward ? m.low : m.high;
-    const std::vector<double>& least = collected(own, other, m.scale);
-    for (size_t a = 0; a < theta.size(); ++a) {
-      theta[a] += least[a];
-      own.own[a] += least[a];
+  for (size_t k = sources; k < sources_end; ++k) {
+    collect(arcs_[k], size);
+    double* own = messages_.data() + arcs_[k].message;
+    for (size_t a = 0; a < size; ++a) {
+      theta[a] += gathered_[a];
+      own[a] += gathered_[a];
     }
   }
   if (forward) {
-    const double least = *std::min_element(theta.begin(), theta.end());
-    slack_[i].resize(theta.size());
-    for (size_t a = 0; a < theta.size(); ++a) slack_[i][a] = theta[a] - least;
+    const double least = least_of(theta, size);
+    slack_[i].resize(size);
+    for (size_t a = 0; a < size; ++a) slack_[i][a] = theta[a] - least;
   }
-  if (targets.empty()) return;
-  const double fraction = 1.0 / static_cast<double>(std::max(sources.size(), targets.size()));
-  for (int e : targets) {
-    Messages& m = edges_[at(e)];
-    std::vector<double>& own = (forward ? m.low : m.high).own;
-    for (size_t a = 0; a < theta.size(); ++a) own[a] -= fraction * theta[a];
+  const size_t from = sources_end - sources, to = targets_end - targets;
+  if (to == 0) return;
+  const double fraction = 1.0 / static_cast<double>(std::max(from, to));
+  for (size_t k = targets; k < targets_end; ++k) {
+    double* own = messages_.data() + arcs_[k].message;
+    for (size_t a = 0; a < size; ++a) own[a] -= fraction * theta[a];
   }
-  const double left = 1.0 - fraction * static_cast<double>(targets.size());
-  for (double& cost : theta) cost = targets.size() >= sources.size() ? 0.0 : cost * left;
+  const double left = 1.0 - fraction * static_cast<double>(to);
+  for (size_t a = 0; a < size; ++a) theta[a] = to >= from ? 0.0 : theta[a] * left;
+}
+
+double FactoredBound::least_costs() const {
+  double sum = 0;
+  for (const Node& node : nodes_) sum += least_of(theta_.data() + node.costs, node.size);
+  return sum;
 }
 
 double FactoredBound::sweep() {
   bound_before_ = bound_;
   if (bound_ == -kInfeasible) {
     // First sweep, or prices changed: the sum of all minima as things stand.
-    bound_before_ = 0;
-    for (const std::vector<double>& theta : theta_)
-      bound_before_ += *std::min_element(theta.begin(), theta.end());
-    for (const Messages& m : edges_) {
-      const std::vector<double>& least = collected(m.low, m.high, m.scale);
-      bound_before_ += *std::min_element(least.begin(), least.end());
+    bound_before_ = least_costs();
+    for (const auto& [low, arc] : lower_) {
+      const size_t size = nodes_[at(low)].size;
+      collect(arcs_[arc], size);
+      bound_before_ += least_of(gathered_.data(), size);
     }
+    count_work(sweep_work_);
   }
   for (int i : order_) visit(at(i), true);
   for (size_t i = order_.size(); i-- > 0;) visit(at(order_[i]), false);
-  bound_ = 0;
-  for (const std::vector<double>& theta : theta_)
-    bound_ += *std::min_element(theta.begin(), theta.end());
+  count_work(2 * sweep_work_);
+  bound_ = least_costs();
   return bound_;
 }
 
 void descend(const FactoredProblem& problem, Solution& solution,
              const std::vector<std::vector<double>>* prices) {
-  std::vector<std::vector<int>> around(problem.nodes.size());
-  for (size_t e = 0; e < problem.edges.size(); ++e) {
-    around[at(problem.edges[e].from)].push_back(static_cast<int>(e));
-    around[at(problem.edges[e].to)].push_back(static_cast<int>(e));
+  // Edges of a node lie together.
+  std::vector<size_t> first(problem.nodes.size() + 1, 0);
+  for (const FactoredProblem::Edge& edge : problem.edges) {
+    ++first[at(edge.from) + 1];
+    ++first[at(edge.to) + 1];
   }
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  std::vector<const FactoredProblem::Edge*> edges(first.back());
+  std::vector<size_t> next(first.begin(), first.end() - 1);
+  for (const FactoredProblem::Edge& edge : problem.edges)
+    edges[next[at(edge.from)]++] = edges[next[at(edge.to)]++] = &edge;
+  const auto around = [&](size_t i) {
+    return std::span(edges).subspan(first[i], first[i + 1] - first[i]);
+  };
   constexpr int kMostRounds = 50;   // over all nodes
   constexpr double kExact = 1e-12;  // relative: a gain that is no more is rounding
   std::vector<bool> stale(problem.nodes.size(), true);
@@ -182,22 +324,23 @@ void descend(const FactoredProblem& problem, Solution& solution,
       if (prices != nullptr) {
         for (size_t a = 0; a < cost.size(); ++a) cost[a] += (*prices)[i][a];
       }
-      for (int e : around[i]) {
-        const FactoredProblem::Edge& edge = problem.edges[at(e)];
-        const bool is_from = edge.from == static_cast<int>(i);
-        const size_t other = at(solution[at(is_from ? edge.to : edge.from)]);
+      for (const FactoredProblem::Edge* edge : around(i)) {
+        const FactoredProblem::Matrix& m = *edge->matrix;
+        const bool is_from = edge->from == static_cast<int>(i);
+        const size_t other = at(solution[at(is_from ? edge->to : edge->from)]);
+        const float* row = is_from ? m.transposed.data() + edge->column[other] * m.rows
+                                   : m.cost.data() + edge->row[other] * m.columns;
+        const uint16_t* name = (is_from ? edge->row : edge->column).data();
         count_work(4 * static_cast<double>(cost.size()));
         for (size_t a = 0; a < cost.size(); ++a)
-          cost[a] += is_from ? edge.cost(a, other) : edge.cost(other, a);
+          cost[a] += edge->scale * static_cast<double>(row[name[a]]);
       }
       const auto best = std::min_element(cost.begin(), cost.end());
       if (!(*best < cost[at(solution[i])] * (1 - kExact))) continue;
       solution[i] = static_cast<int>(best - cost.begin());
       changed = true;
-      for (int e : around[i]) {
-        stale[at(problem.edges[at(e)].from)] = true;
-        stale[at(problem.edges[at(e)].to)] = true;
-      }
+      for (const FactoredProblem::Edge* edge : around(i))
+        stale[at(edge->from)] = stale[at(edge->to)] = true;
       stale[i] = false;
     }
     if (!changed) return;

@@ -1,6 +1,9 @@
 // FactoredBound: the bound of planner/solver/bound.h for FactoredProblems, with solutions.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "planner/solver/factored_problem.h"
 
 namespace shardrun {
@@ -30,27 +33,47 @@ class FactoredBound {
   double bound_before_sweep() const { return bound_before_; }
 
  private:
-  struct Side {
-    int node = 0;
-    const std::vector<uint16_t>* name = nullptr;  // row or column by strategy
-    size_t names = 0;
-    const float* table = nullptr;  // by this side's name, then by the other's
-    std::vector<double> own;       // moved from the edge to the node, by strategy
+  struct Node {
+    size_t size = 0;                         // strategies
+    size_t costs = 0;                        // where its costs begin
+    size_t first = 0, middle = 0, last = 0;  // arcs to earlier nodes, then to later ones
   };
-  struct Messages {
-    double scale = 1;
-    Side low, high;           // by place
-    bool low_is_from = true;  // of the problem's edge
+  /// An edge as one of its nodes sees it. Half as long as with 64 bits each, so that those of a
+  /// step stay in cache.
+  struct Arc {
+    double scale = 1;  // times the table
+    int other = 0;
+    uint32_t size = 0;                      // the other's strategies
+    uint32_t names = 0;                     // rows of the table: the other's
+    uint32_t width = 0;                     // columns: own names, padded with infinity
+    uint32_t table = 0;                     // in tables_
+    uint32_t message = 0;                   // own: moved from the edge to the node, by strategy
+    uint32_t reversed = 0;                  // the other's
+    uint32_t own_name = 0, other_name = 0;  // by strategy, in names_
   };
-  const std::vector<double>& collected(const Side& to, const Side& from, double scale);
+  /// Of a matrix where its padded copies lie, by rows of one side and of the other.
+  struct Tables {
+    size_t by_row = 0, by_column = 0;
+  };
+  void lay_out(const FactoredProblem& problem);
+  void add_arcs(const FactoredProblem& problem);
+  Tables add_tables(const FactoredProblem::Matrix& matrix);
+  void collect(const Arc& arc, size_t size);
   void visit(size_t node, bool forward);
+  double least_costs() const;
 
-  std::vector<int> order_;
-  std::vector<std::vector<double>> theta_, slack_;
-  std::vector<Messages> edges_;
-  std::vector<std::vector<int>> earlier_, later_;
+  std::vector<int> order_;  // nodes by place
+  std::vector<Node> nodes_;
+  std::vector<Arc> arcs_;                      // of nodes in order
+  std::vector<std::pair<int, size_t>> lower_;  // by edge: its earlier node, and the arc there
+  std::vector<size_t> first_message_;          // by edge: from's strategies, then to's
+  std::vector<float> tables_;
+  std::vector<uint16_t> names_;
+  std::vector<double> theta_, messages_;  // present costs of nodes, and what edges gave to them
+  std::vector<std::vector<double>> slack_;
   Solution decoded_;
   std::vector<double> least_, out_, gathered_, given_;
+  double sweep_work_ = 0;  // half of a sweep's
   double bound_, bound_before_;
 };
 

@@ -297,6 +297,7 @@ SolveResult solve_ilp(const Problem& problem, const SolveOptions& options) {
     return result;
   };
   if (options.start != nullptr) solver.offer(*options.start);
+  solver.offer_bound(options.lower_bound);
   if (problem.limited()) {
     // Without the limit first: if that fits it is the answer, and its bound holds in any case.
     Problem relaxed = problem;

@@ -122,6 +122,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.weighs_steps = limit <= 0;
   options.steps = limit > 0 ? kStepsToGain : kSettings.hope * kStepsToGain;
   options.mip = options_.proves;
+  if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =
       narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
   if (known) options.start = &*known;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "planner/solver/deadline.h"
 
@@ -30,12 +31,17 @@ LocalSearch::LocalSearch(const Problem& problem)
 
 void LocalSearch::local_costs(int node, const Solution& solution, std::vector<double>& out) const {
   out = problem_.nodes[static_cast<size_t>(node)].cost;
-  count_work(static_cast<double>(out.size() * (flat_.arcs(node).size() + 2)));
+  count_visit(node);
   for (const FlatProblem::Arc& n : flat_.arcs(node)) {
     const double* row =
         n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * out.size();
     for (size_t a = 0; a < out.size(); ++a) out[a] += row[a];
   }
+}
+
+void LocalSearch::count_visit(int node) const {
+  count_work(static_cast<double>(problem_.nodes[static_cast<size_t>(node)].cost.size() *
+                                 (flat_.arcs(node).size() + 2)));
 }
 
 void LocalSearch::note_peak(const Solution& solution) {
@@ -84,15 +90,35 @@ bool LocalSearch::repair(Solution& solution) {
   return true;
 }
 
+/// Nodes whose best choice may be another one than where a descent ended last: they or a neighbour
+/// have another choice. What memory leaves of a node's choices depends on all others, so there all
+/// nodes are stale.
+std::vector<bool> LocalSearch::stale_nodes(const Solution& solution) const {
+  std::vector<bool> stale(solution.size(), !settled_);
+  for (size_t i = 0; settled_ && i < solution.size(); ++i) {
+    if (solution[i] == (*settled_)[i]) continue;
+    stale[i] = true;
+    for (int other : neighbours_[i]) stale[static_cast<size_t>(other)] = true;
+  }
+  return stale;
+}
+
 void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
   std::vector<int> order(solution.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<double> costs;
+  std::vector<bool> stale = stale_nodes(solution);
+  const bool limited = memory_.limited();
   for (int pass = 0; pass < kSettings.passes; ++pass) {
     shuffle(order, random);
     bool changed = false;
     for (int i : order) {
       if (late()) return;
+      if (!stale[static_cast<size_t>(i)]) {
+        count_visit(i);  // a pass is the same work, whatever is known already
+        continue;
+      }
+      stale[static_cast<size_t>(i)] = limited;
       int& mine = solution[static_cast<size_t>(i)];
       local_costs(i, solution, costs);
       int best = mine;
@@ -106,8 +132,12 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
       memory_.change(i, mine, best);
       mine = best;
       changed = true;
+      for (int other : neighbours_[static_cast<size_t>(i)])
+        stale[static_cast<size_t>(other)] = true;
     }
-    if (!changed) return;
+    if (changed) continue;
+    if (!limited) settled_ = solution;
+    return;
   }
 }
 
@@ -121,21 +151,20 @@ std::vector<const FlatProblem::Arc*> LocalSearch::arcs_up(const Forest& forest) 
   return out;
 }
 
-std::vector<double> LocalSearch::cost_in_forest(int i, const Forest& forest,
-                                                const Solution& solution,
-                                                const std::vector<double>* prices) const {
-  std::vector<double> cost = problem_.nodes[static_cast<size_t>(i)].cost;
+void LocalSearch::cost_in_forest(int i, const Forest& forest, const Solution& solution,
+                                 const std::vector<double>* prices, double* cost) const {
+  const std::vector<double>& own = problem_.nodes[static_cast<size_t>(i)].cost;
+  std::copy(own.begin(), own.end(), cost);
   if (prices != nullptr) {
     const std::vector<double> priced = memory_.priced(i, *prices);
-    for (size_t a = 0; a < cost.size(); ++a) cost[a] += priced[a];
+    for (size_t a = 0; a < own.size(); ++a) cost[a] += priced[a];
   }
   for (const FlatProblem::Arc& n : flat_.arcs(i)) {
     if (forest.member[static_cast<size_t>(n.other)]) continue;
     const double* row =
-        n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * cost.size();
-    for (size_t a = 0; a < cost.size(); ++a) cost[a] += row[a];
+        n.by_other + static_cast<size_t>(solution[static_cast<size_t>(n.other)]) * own.size();
+    for (size_t a = 0; a < own.size(); ++a) cost[a] += row[a];
   }
-  return cost;
 }
 
 void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
@@ -147,36 +176,50 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   const Forest forest = induced_forest(neighbours_, order);
   const std::vector<int>& visit = forest.visit;
   const std::vector<const FlatProblem::Arc*> parent = arcs_up(forest);
-  std::vector<std::vector<double>> costs(count);
-  for (int i : visit) costs[static_cast<size_t>(i)] = cost_in_forest(i, forest, solution, prices);
-  std::vector<std::vector<int>> choice(count);  // per parent's strategy
-  for (size_t v = visit.size(); v-- > 0;) {
-    const size_t i = static_cast<size_t>(visit[v]);
+  const auto size_of = [&](size_t i) { return problem_.nodes[i].cost.size(); };
+  // Where a node's costs begin, and its choices by the parent's strategy.
+  std::vector<size_t> first_cost(count), first_choice(count);
+  size_t costs_end = 0, choices_end = 0;
+  for (int v : visit) {
+    const size_t i = static_cast<size_t>(v);
+    first_cost[i] = std::exchange(costs_end, costs_end + size_of(i));
     if (parent[i] == nullptr) continue;
-    std::vector<double>& above = costs[static_cast<size_t>(parent[i]->other)];
-    const std::vector<double>& cost = costs[i];
-    choice[i].resize(above.size());
-    for (size_t b = 0; b < above.size(); ++b) {
-      const double* row = parent[i]->by_other + b * cost.size();
+    first_choice[i] =
+        std::exchange(choices_end, choices_end + size_of(static_cast<size_t>(parent[i]->other)));
+  }
+  std::vector<double> costs(costs_end);
+  std::vector<int> choices(choices_end);
+  for (int v : visit) {
+    cost_in_forest(v, forest, solution, prices, costs.data() + first_cost[static_cast<size_t>(v)]);
+  }
+  for (size_t v = visit.size(); v-- > 0;) {
+    const size_t i = static_cast<size_t>(visit[v]), size = size_of(i);
+    if (parent[i] == nullptr) continue;
+    const size_t up = static_cast<size_t>(parent[i]->other);
+    double* above = costs.data() + first_cost[up];
+    const double* cost = costs.data() + first_cost[i];
+    for (size_t b = 0; b < size_of(up); ++b) {
+      const double* row = parent[i]->by_other + b * size;
       double best = kInfeasible;
       int best_a = 0;
-      for (size_t a = 0; a < cost.size(); ++a) {
+      for (size_t a = 0; a < size; ++a) {
         if (cost[a] + row[a] < best) {
           best = cost[a] + row[a];
           best_a = static_cast<int>(a);
         }
       }
       above[b] += best;
-      choice[i][b] = best_a;
+      choices[first_choice[i] + b] = best_a;
     }
   }
   for (int v : visit) {
     const size_t i = static_cast<size_t>(v);
     if (parent[i] == nullptr) {
-      solution[i] =
-          static_cast<int>(std::min_element(costs[i].begin(), costs[i].end()) - costs[i].begin());
+      const double* cost = costs.data() + first_cost[i];
+      solution[i] = static_cast<int>(std::min_element(cost, cost + size_of(i)) - cost);
     } else {
-      solution[i] = choice[i][static_cast<size_t>(solution[static_cast<size_t>(parent[i]->other)])];
+      const int above = solution[static_cast<size_t>(parent[i]->other)];
+      solution[i] = choices[first_choice[i] + static_cast<size_t>(above)];
     }
   }
 }

@@ -42,11 +42,13 @@ class LocalSearch {
   bool late() const { return out_of_time_ && out_of_time_(); }
   bool repair(Solution& solution);
   void descend(Solution& solution, std::mt19937_64& random);
+  std::vector<bool> stale_nodes(const Solution& solution) const;
+  void count_visit(int node) const;
   /// From a member of a forest to its parent; null: a root or no member.
   std::vector<const FlatProblem::Arc*> arcs_up(const Forest& forest) const;
   /// A member's costs with all that is not in the forest as it is.
-  std::vector<double> cost_in_forest(int node, const Forest& forest, const Solution& solution,
-                                     const std::vector<double>* prices) const;
+  void cost_in_forest(int node, const Forest& forest, const Solution& solution,
+                      const std::vector<double>* prices, double* cost) const;
   void forest_move(Solution& solution, std::mt19937_64& random,
                    const std::vector<double>* prices) const;
   void note_peak(const Solution& solution);
@@ -58,6 +60,7 @@ class LocalSearch {
   std::function<bool()> out_of_time_;
   int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   std::optional<Solution> tightest_;
+  std::optional<Solution> settled_;  // where a descent ended last, if memory is not limited
 };
 
 }  // namespace shardrun

@@ -22,6 +22,8 @@ struct SolveOptions {
   /// start.
   bool weighs_steps = false;
   const Solution* start = nullptr;  // a known solution, feasible or not
+  /// ilp: known of solutions that are cheaper than `start`. What it proves ends the search sooner.
+  double lower_bound = -kInfeasible;
   int64_t nodes = 0;    // lns: stop after so many nodes of its search trees; 0: not limited
   int threads = 1;      // lns: the result depends on it
   int beam_width = 64;  // beam: candidates kept

@@ -93,10 +93,14 @@ std::vector<double> TreeDescent::beside(int node, const Forest& forest, const So
     const size_t other = at(solution[at(arc.other)]);
     for (int e : arc.edges) {
       const FactoredProblem::Edge& edge = problem_.edges[at(e)];
+      const FactoredProblem::Matrix& m = *edge.matrix;
       const bool is_from = edge.from == node;
+      const float* row = is_from ? m.transposed.data() + edge.column[other] * m.rows
+                                 : m.cost.data() + edge.row[other] * m.columns;
+      const uint16_t* name = (is_from ? edge.row : edge.column).data();
       count_work(4 * static_cast<double>(out.size()));
       for (size_t a = 0; a < out.size(); ++a)
-        out[a] += std::min(is_from ? edge.cost(a, other) : edge.cost(other, a), kForbidden);
+        out[a] += std::min(edge.scale * static_cast<double>(row[name[a]]), kForbidden);
     }
   }
   return out;
@@ -110,7 +114,8 @@ const TreeDescent::Arc& TreeDescent::arc(int from, int to) const {
 /// Adds to a parent's costs, by its choice, the least that a child comes to beside it; `choice`:
 /// the child's.
 void TreeDescent::add_message(int child, const std::vector<double>& costs, const Arc& up,
-                              std::vector<double>& above, std::vector<int>& choice) const {
+                              std::vector<double>& above, std::vector<int>& choice,
+                              Message& message) const {
   choice.assign(above.size(), 0);
   if (up.edges.size() > 1) {
     count_work(4 * static_cast<double>(costs.size() * above.size() * up.edges.size()));
@@ -139,8 +144,11 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
                their_names = is_from ? matrix.columns : matrix.rows;
   const float* table = is_from ? matrix.cost.data() : matrix.transposed.data();
   count_work(static_cast<double>(names * their_names + 2 * (costs.size() + above.size())));
-  std::vector<double> least(names, kInfeasible), out(their_names, kInfeasible);
-  std::vector<int> who(names, 0), best(their_names, 0);
+  auto& [least, out, who, best] = message;
+  least.assign(names, kInfeasible);
+  out.assign(their_names, kInfeasible);
+  who.assign(names, 0);
+  best.assign(their_names, 0);
   for (size_t a = 0; a < costs.size(); ++a) {
     if (costs[a] >= least[own[a]]) continue;
     least[own[a]] = costs[a];
@@ -169,11 +177,12 @@ void TreeDescent::move(Solution& solution, const std::vector<int>& order,
   std::vector<std::vector<double>> costs(solution.size());
   for (int i : forest.visit) costs[at(i)] = beside(i, forest, solution, prices);
   std::vector<std::vector<int>> choice(solution.size());  // by the parent's
+  Message message;
   for (size_t v = forest.visit.size(); v-- > 0;) {
     const int child = forest.visit[v], parent = forest.parent[at(child)];
     if (parent >= 0)
-      add_message(child, costs[at(child)], arc(child, parent), costs[at(parent)],
-                  choice[at(child)]);
+      add_message(child, costs[at(child)], arc(child, parent), costs[at(parent)], choice[at(child)],
+                  message);
   }
   for (int i : forest.visit) {
     const int parent = forest.parent[at(i)];

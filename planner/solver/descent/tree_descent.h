@@ -39,12 +39,17 @@ class TreeDescent {
     std::vector<int> edges;  // all between the two
     int other = 0;
   };
+  /// Of a child the least by its names and by the parent's, and the choices that come to it.
+  struct Message {
+    std::vector<double> least, out;
+    std::vector<int> who, best;
+  };
   std::vector<int> order_of(int round, std::mt19937_64& random) const;
   std::vector<double> beside(int node, const Forest& forest, const Solution& solution,
                              const Prices& prices) const;
   const Arc& arc(int from, int to) const;
   void add_message(int child, const std::vector<double>& costs, const Arc& up,
-                   std::vector<double>& above, std::vector<int>& choice) const;
+                   std::vector<double>& above, std::vector<int>& choice, Message& message) const;
   void move(Solution& solution, const std::vector<int>& order, const Prices& prices) const;
   Prices priced(const std::vector<double>& by_time) const;
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "planner/solver/bound.h"
+#include "planner/solver/deadline.h"
 #include "planner/solver/elimination.h"
 #include "planner/solver/highs_mip.h"
 #include "planner/solver/local_search.h"
@@ -209,6 +210,25 @@ TEST(SolveIlp, WeighsWhatIsLeftToGainAgainstTheSearch) {
   ASSERT_TRUE(thorough.solution);
   EXPECT_GT(thorough.lower_bound, hasty.lower_bound);
   EXPECT_LE(thorough.cost, hasty.cost);
+}
+
+/// With a solution and a bound that are close enough there is nothing left to search.
+TEST(SolveIlp, EndsAtABoundThatIsKnown) {
+  const Problem p = grid(14, 8, 3);
+  const auto work_of = [&](const SolveOptions& options, SolveResult& result) {
+    const double begin = work_seconds();
+    result = solve_ilp(p, options);
+    return work_seconds() - begin;
+  };
+  SolveOptions options{.gap = 0.01};
+  SolveResult found, again;
+  const double work = work_of(options, found);
+  ASSERT_TRUE(found.solution);
+  options.start = &*found.solution;
+  options.lower_bound = found.lower_bound;
+  EXPECT_LT(work_of(options, again), 0.5 * work);
+  EXPECT_EQ(again.solution, found.solution);
+  EXPECT_GE(again.lower_bound, found.lower_bound);
 }
 
 /// The limit lies between the least memory possible and that of the fastest solution.

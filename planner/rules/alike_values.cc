@@ -1,7 +1,8 @@
 // The shorter node, and its options made longer.
-#include "planner/rules/alike_operands.h"
+#include "planner/rules/alike_values.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/at.h"
 #include "planner/rules/trial.h"
@@ -13,15 +14,15 @@ namespace {
 /// option of each. From one more on it has the options of any length.
 constexpr size_t kKept = 4;
 
-/// Each placement of the operands alike must be the same.
-std::optional<std::vector<Placement>> lengthened_operands(const std::vector<Placement>& in,
-                                                          const ShorterNode& shorter) {
-  const auto begin = in.begin() + static_cast<std::ptrdiff_t>(shorter.first);
+/// Each placement of those alike must be the same.
+std::optional<std::vector<Placement>> lengthened(const std::vector<Placement>& few,
+                                                 const ShorterNode& shorter) {
+  const auto begin = few.begin() + static_cast<std::ptrdiff_t>(shorter.first);
   const auto end = begin + static_cast<std::ptrdiff_t>(shorter.kept);
   if (std::any_of(begin, end, [&](const Placement& p) { return p != *begin; })) return std::nullopt;
-  std::vector<Placement> out(in.begin(), begin);
+  std::vector<Placement> out(few.begin(), begin);
   out.insert(out.end(), shorter.all, *begin);
-  out.insert(out.end(), end, in.end());
+  out.insert(out.end(), end, few.end());
   return out;
 }
 
@@ -46,9 +47,12 @@ std::optional<std::vector<int>> lengthened_blocks(const std::vector<int>& blocks
 
 std::optional<SpmdRule::Option> lengthened(const SpmdRule::Option& option,
                                            const ShorterNode& shorter) {
-  std::optional<std::vector<Placement>> in = lengthened_operands(option.in, shorter);
-  if (!in) return std::nullopt;
-  SpmdRule::Option out{std::move(*in), option.out, option.divisor};
+  SpmdRule::Option out = option;
+  std::vector<Placement>& placements = shorter.results ? out.out : out.in;
+  std::optional<std::vector<Placement>> all = lengthened(placements, shorter);
+  if (!all) return std::nullopt;
+  placements = std::move(*all);
+  if (shorter.results) return out;
   for (Placement& p : out.out) {
     std::optional<std::vector<int>> blocks = lengthened_blocks(p.blocks, shorter);
     if (!blocks) return std::nullopt;
@@ -70,30 +74,84 @@ Trials::Candidate candidate_of(const SpmdRule::Option& option, const OpDef& def)
   return candidate;
 }
 
+/// The longest row of values of one type.
+struct Row {
+  size_t first = 0, count = 0;
+};
+Row longest_row(std::span<const TensorType> types) {
+  Row out;
+  for (size_t begin = 0, end = 0; begin < types.size(); begin = end) {
+    while (end < types.size() && types[end] == types[begin]) ++end;
+    if (end - begin > out.count) out = {begin, end - begin};
+  }
+  return out;
+}
+
+/// Without what is left out of those alike.
+template <class T>
+std::vector<T> shortened(std::span<const T> all, const ShorterNode& shorter) {
+  std::vector<T> out;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i < shorter.first + shorter.kept || i >= shorter.first + shorter.all) out.push_back(all[i]);
+  }
+  return out;
+}
+
+/// Of the node's results; none where its shape rule refuses.
+std::vector<TensorType> types_or_none(const Node& node, std::span<const TensorType> in) {
+  try {
+    return infer_types(node, in);
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+/// Leaves out results of `out`: see shorter_node. False: it cannot be done.
+bool shorten_results(ShorterNode& shorter, std::span<const TensorType> in,
+                     std::span<const TensorType> out) {
+  if (in.size() != 1) return false;
+  const std::vector<TensorType> fewer = shortened(out, shorter);
+  for (const auto& [name, attr] : shorter.node.attrs.all()) {
+    const auto* numbers = std::get_if<std::vector<int64_t>>(&attr);
+    if (numbers == nullptr || numbers->size() != out.size()) continue;
+    const std::vector<int64_t> left = shortened(std::span(*numbers), shorter);
+    Node node = shorter.node;
+    node.attrs.set(name, left);
+    TensorType operand = in[0];
+    for (size_t d = 0; d < operand.shape.size(); ++d) {
+      operand.shape[d] = std::accumulate(left.begin(), left.end(), int64_t{0});
+      if (types_or_none(node, std::span(&operand, 1)) == fewer) {
+        shorter.node = std::move(node);
+        shorter.in = {std::move(operand)};
+        return true;
+      }
+      operand.shape[d] = in[0].shape[d];
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<ShorterNode> shorter_node(const Node& node, std::span<const TensorType> in) {
-  const OpDef& def = op_def(node.op);
-  size_t first = 0, all = 0;
-  for (size_t begin = 0, end = 0; begin < in.size(); begin = end) {
-    while (end < in.size() && in[end] == in[begin]) ++end;
-    if (end - begin <= all) continue;
-    first = begin;
-    all = end - begin;
-  }
-  if (def.foreign || all <= kKept) return std::nullopt;
-  ShorterNode out{node, {}, first, kKept, all};
+  if (op_def(node.op).foreign) return std::nullopt;
+  ShorterNode out{node, {}, false, 0, kKept, 0};
   out.node.inputs.clear();
   out.node.outputs.clear();
-  for (size_t i = 0; i < in.size(); ++i) {
-    if (i < first + kKept || i >= first + all) out.in.push_back(in[i]);
+  const std::vector<TensorType> types = types_or_none(node, in);
+  if (const Row operands = longest_row(in); operands.count > kKept) {
+    out.first = operands.first;
+    out.all = operands.count;
+    out.in = shortened(in, out);
+    const size_t results = types_or_none(out.node, out.in).size();
+    return results > 0 && results == types.size() ? std::optional(out) : std::nullopt;
   }
-  try {
-    if (infer_types(out.node, out.in).size() != infer_types(node, in).size()) return std::nullopt;
-  } catch (const std::exception&) {
-    return std::nullopt;  // the shape rule wants so many operands
-  }
-  return out;
+  const Row results = longest_row(types);
+  if (results.count <= kKept) return std::nullopt;
+  out.results = true;
+  out.first = results.first;
+  out.all = results.count;
+  return shorten_results(out, in, types) ? std::optional(out) : std::nullopt;
 }
 
 std::optional<SpmdRule> lengthened_rule(const SpmdRule& rule, const ShorterNode& shorter,
