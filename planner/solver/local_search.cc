@@ -69,7 +69,7 @@ bool LocalSearch::repair(Solution& solution) {
       for (size_t a = 0; a < costs.size(); ++a) {
         if (static_cast<int>(a) == solution[i] || costs[a] == kInfeasible) continue;
         const double after =
-            memory_.overflow_after(static_cast<int>(i), solution[i], static_cast<int>(a));
+            memory_.overflow_after(overflow, static_cast<int>(i), solution[i], static_cast<int>(a));
         if (after >= overflow) continue;
         const double gain = now == kInfeasible ? -1.0 : costs[a] - now;
         const double rate = gain <= 0 ? gain * (overflow - after) : gain / (overflow - after);

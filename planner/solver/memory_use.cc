@@ -10,7 +10,9 @@
 namespace shardrun {
 
 MemoryUse::MemoryUse(const FlatProblem& flat)
-    : flat_(flat), claims_(static_cast<size_t>(flat.size())) {
+    : flat_(flat),
+      claims_(static_cast<size_t>(flat.size())),
+      held_(static_cast<size_t>(flat.size())) {
   for (int i = 0; i < flat.size(); ++i) {
     const std::vector<FlatProblem::Range>& ranges = flat.ranges(i);
     for (size_t r = 0; r < ranges.size();) {  // a claim's ranges follow each other
@@ -20,10 +22,15 @@ MemoryUse::MemoryUse(const FlatProblem& flat)
         for (int t = ranges[r].first; t < ranges[r].end; ++t) ++counts[t];
       }
       claim.counts.assign(counts.begin(), counts.end());
+      for (const auto& [time, count] : claim.counts) held_[static_cast<size_t>(i)].push_back(time);
       claims_[static_cast<size_t>(i)].push_back(std::move(claim));
     }
+    std::vector<int>& held = held_[static_cast<size_t>(i)];
+    std::sort(held.begin(), held.end());
+    held.erase(std::unique(held.begin(), held.end()), held.end());
   }
   use_.assign(static_cast<size_t>(flat.times()), 0);
+  moved_ = use_;
 }
 
 void MemoryUse::apply(int node, int strategy, int sign, std::vector<int64_t>& use) const {
@@ -45,13 +52,22 @@ bool MemoryUse::fits_after(int node, int from, int to) const {
     grows = grows || claim.bytes[to] > claim.bytes[from];
   if (!grows) return true;
   count_work(2 * static_cast<double>(use_.size()));
-  scratch_ = use_;
-  apply(node, from, -1, scratch_);
-  apply(node, to, 1, scratch_);
-  for (size_t t = 0; t < use_.size(); ++t) {
-    if (scratch_[t] > limit() && scratch_[t] > use_[t]) return false;
+  moved(node, from, to);
+  for (int time : held_[static_cast<size_t>(node)]) {
+    const int64_t by = moved_[static_cast<size_t>(time)];
+    if (by > 0 && use_[static_cast<size_t>(time)] + by > limit()) return false;
   }
   return true;
+}
+
+void MemoryUse::moved(int node, int from, int to) const {
+  for (int time : held_[static_cast<size_t>(node)]) moved_[static_cast<size_t>(time)] = 0;
+  for (const Claim& claim : claims_[static_cast<size_t>(node)]) {
+    const int64_t bytes = claim.bytes[to] - claim.bytes[from];
+    if (bytes == 0) continue;
+    for (const auto& [time, count] : claim.counts)
+      moved_[static_cast<size_t>(time)] += bytes * count;
+  }
 }
 
 double MemoryUse::overflow() const {
@@ -60,14 +76,15 @@ double MemoryUse::overflow() const {
   return sum;
 }
 
-double MemoryUse::overflow_after(int node, int from, int to) const {
+double MemoryUse::overflow_after(double overflow, int node, int from, int to) const {
   count_work(2 * static_cast<double>(use_.size()));
-  scratch_ = use_;
-  apply(node, from, -1, scratch_);
-  apply(node, to, 1, scratch_);
-  double sum = 0;
-  for (int64_t bytes : scratch_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit()));
-  return sum;
+  moved(node, from, to);
+  for (int time : held_[static_cast<size_t>(node)]) {
+    const int64_t now = use_[static_cast<size_t>(time)] - limit(),
+                  then = now + moved_[static_cast<size_t>(time)];
+    overflow += static_cast<double>(std::max<int64_t>(0, then) - std::max<int64_t>(0, now));
+  }
+  return overflow;
 }
 
 int64_t MemoryUse::peak() const {

@@ -20,7 +20,8 @@ class MemoryUse {
   bool fits_after(int node, int from, int to) const;
   /// Sum over the kept times of the bytes above the limit.
   double overflow() const;
-  double overflow_after(int node, int from, int to) const;
+  /// The same from what it is now, if one choice changes.
+  double overflow_after(double overflow, int node, int from, int to) const;
   int64_t peak() const;
   const std::vector<int64_t>& use() const { return use_; }
   size_t times() const { return use_.size(); }
@@ -34,12 +35,15 @@ class MemoryUse {
     const int64_t* bytes = nullptr;           // by strategy
     std::vector<std::pair<int, int>> counts;  // time, count
   };
+  /// Sets moved_, at the times of the node's claims, to the bytes that such a change adds.
+  void moved(int node, int from, int to) const;
   void apply(int node, int strategy, int sign, std::vector<int64_t>& use) const;
 
   const FlatProblem& flat_;
   std::vector<std::vector<Claim>> claims_;  // by node
+  std::vector<std::vector<int>> held_;      // by node, the times of all its claims
   std::vector<int64_t> use_;
-  mutable std::vector<int64_t> scratch_;
+  mutable std::vector<int64_t> moved_;
 };
 
 /// How MemoryPrices move.
