@@ -6,52 +6,17 @@
 #include <unordered_map>
 
 #include "planner/solver/deadline.h"
+#include "planner/solver/messages.h"
 
 namespace shardrun {
 namespace {
 
-constexpr size_t kLanes = 4;   // rows of tables are padded to multiples of so many
-constexpr size_t kBlocks = 8;  // so many groups of lanes stay in registers
+constexpr size_t kBlocks = 8;  // of lanes in registers
 
 double least_of(const double* values, size_t size) {
   double least = values[0];
   for (size_t a = 1; a < size; ++a) least = values[a] < least ? values[a] : least;
   return least;
-}
-
-/// out[a] = min over rows b of table[b][a] - shift[b].
-template <size_t W>
-void least_per_column(const double* table, size_t stride, const double* shift, size_t rows,
-                      double* out) {
-  double least[W];
-  for (size_t a = 0; a < W; ++a) least[a] = kInfeasible;
-  for (size_t b = 0; b < rows; ++b, table += stride) {
-    const double s = shift[b];
-    for (size_t a = 0; a < W; ++a) {
-      const double cost = table[a] - s;
-      least[a] = cost < least[a] ? cost : least[a];
-    }
-  }
-  for (size_t a = 0; a < W; ++a) out[a] = least[a];
-}
-
-void least_per_column(const double* table, size_t width, const double* shift, size_t rows,
-                      double* out) {
-  size_t done = 0;
-  for (; done + kLanes * kBlocks <= width; done += kLanes * kBlocks)
-    least_per_column<kLanes * kBlocks>(table + done, width, shift, rows, out + done);
-  table += done;
-  out += done;
-  switch ((width - done) / kLanes) {
-    case 1: return least_per_column<1 * kLanes>(table, width, shift, rows, out);
-    case 2: return least_per_column<2 * kLanes>(table, width, shift, rows, out);
-    case 3: return least_per_column<3 * kLanes>(table, width, shift, rows, out);
-    case 4: return least_per_column<4 * kLanes>(table, width, shift, rows, out);
-    case 5: return least_per_column<5 * kLanes>(table, width, shift, rows, out);
-    case 6: return least_per_column<6 * kLanes>(table, width, shift, rows, out);
-    case 7: return least_per_column<7 * kLanes>(table, width, shift, rows, out);
-    default: return;
-  }
 }
 
 /// Rows of the second node's strategies (by_column) or of the first's, padded with infinity.
@@ -61,7 +26,7 @@ void append_rows(std::vector<double>& tables, const std::vector<double>& cost, s
   for (size_t b = 0; b < count; ++b) {
     for (size_t a = 0; a < size; ++a)
       tables.push_back(by_column ? cost[a * columns + b] : cost[b * columns + a]);
-    tables.resize((tables.size() + kLanes - 1) / kLanes * kLanes, kInfeasible);
+    tables.resize(padded(tables.size()), kInfeasible);
   }
 }
 
@@ -83,7 +48,7 @@ Bound::Bound(const Problem& problem) : nodes_(problem.nodes.size()) {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     Node& node = nodes_[i];
     node.size = problem.nodes[i].cost.size();
-    node.width = (node.size + kLanes - 1) / kLanes * kLanes;
+    node.width = padded(node.size);
     node.costs = theta_.size();
     theta_.insert(theta_.end(), problem.nodes[i].cost.begin(), problem.nodes[i].cost.end());
     node.first = arcs;
@@ -139,8 +104,12 @@ void Bound::add_cost(int node, const std::vector<double>& cost) {
 
 /// min over the other side's strategies of the edge's present costs, for each strategy of `node`.
 void Bound::collect(const Arc& arc, const Node& node) {
-  least_per_column(tables_.data() + arc.table, node.width, messages_.data() + arc.reversed,
-                   nodes_[static_cast<size_t>(arc.other)].size, collected_.data());
+  const auto cost_of = [given = messages_.data() + arc.reversed](double cost, size_t strategy) {
+    return cost - given[strategy];
+  };
+  least_per_column<kBlocks>(tables_.data() + arc.table, node.width,
+                            nodes_[static_cast<size_t>(arc.other)].size, cost_of,
+                            collected_.data());
   count_work(0.2 * static_cast<double>(node.width * nodes_[static_cast<size_t>(arc.other)].size));
   const double* own = messages_.data() + arc.message;
   for (size_t a = 0; a < node.size; ++a) collected_[a] -= own[a];
@@ -183,15 +152,8 @@ void Bound::visit(size_t i, bool forward, const PairVisitor* tell) {
   } else if (tell != nullptr) {
     tell_pairs(i, *tell);
   }
-  const size_t from = sources_end - sources, to = targets_end - targets;
-  if (to == 0) return;
-  const double fraction = 1.0 / static_cast<double>(std::max(from, to));
-  for (size_t k = targets; k < targets_end; ++k) {
-    double* own = messages_.data() + arcs_[k].message;
-    for (size_t a = 0; a < size; ++a) own[a] -= fraction * theta[a];
-  }
-  const double left = 1.0 - fraction * static_cast<double>(to);
-  for (size_t a = 0; a < size; ++a) theta[a] = to >= from ? 0.0 : theta[a] * left;
+  give_costs(std::span(theta, size), sources_end - sources,
+             std::span<const Arc>(arcs_).subspan(targets, targets_end - targets), messages_.data());
 }
 
 /// With all that is known at node i and what the pair itself costs; the other node was visited.

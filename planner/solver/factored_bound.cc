@@ -10,12 +10,12 @@
 
 #include "base/error.h"
 #include "planner/solver/deadline.h"
+#include "planner/solver/messages.h"
 
 namespace shardrun {
 namespace {
 
-constexpr size_t kLanes = 4;   // rows of tables are padded to multiples of so many
-constexpr size_t kBlocks = 4;  // so many groups of lanes stay in registers
+constexpr size_t kBlocks = 4;  // of lanes in registers
 
 size_t at(int i) { return static_cast<size_t>(i); }
 
@@ -23,38 +23,6 @@ size_t at(int i) { return static_cast<size_t>(i); }
 uint32_t number(size_t n) {
   SR_REQUIRE(n <= std::numeric_limits<uint32_t>::max(), internal, "a search of ", n, " numbers");
   return static_cast<uint32_t>(n);
-}
-
-size_t padded(size_t names) { return (names + kLanes - 1) / kLanes * kLanes; }
-
-/// out[i] = min over rows of scale * table[row][i] + least[row].
-template <size_t W>
-void least_per_column(const float* table, size_t stride, double scale, const double* least,
-                      size_t rows, double* out) {
-  double lowest[W];
-  for (size_t i = 0; i < W; ++i) lowest[i] = kInfeasible;
-  for (size_t row = 0; row < rows; ++row, table += stride) {
-    for (size_t i = 0; i < W; ++i) {
-      const double cost = scale * static_cast<double>(table[i]) + least[row];
-      lowest[i] = cost < lowest[i] ? cost : lowest[i];
-    }
-  }
-  for (size_t i = 0; i < W; ++i) out[i] = lowest[i];
-}
-
-void least_per_column(const float* table, size_t width, double scale, const double* least,
-                      size_t rows, double* out) {
-  size_t done = 0;
-  for (; done + kLanes * kBlocks <= width; done += kLanes * kBlocks)
-    least_per_column<kLanes * kBlocks>(table + done, width, scale, least, rows, out + done);
-  table += done;
-  out += done;
-  switch ((width - done) / kLanes) {
-    case 1: return least_per_column<1 * kLanes>(table, width, scale, least, rows, out);
-    case 2: return least_per_column<2 * kLanes>(table, width, scale, least, rows, out);
-    case 3: return least_per_column<3 * kLanes>(table, width, scale, least, rows, out);
-    default: return;
-  }
 }
 
 double least_of(const double* values, size_t size) {
@@ -217,7 +185,10 @@ void FactoredBound::collect(const Arc& arc, size_t size) {
   const uint16_t* name = names_.data() + arc.other_name;
   for (size_t b = 0; b < arc.size; ++b) least[name[b]] = std::min(least[name[b]], -others[b]);
   double* out = out_.data();
-  least_per_column(tables_.data() + arc.table, arc.width, arc.scale, least, arc.names, out);
+  const auto cost_of = [scale = arc.scale, least](float cost, size_t name) {
+    return scale * static_cast<double>(cost) + least[name];
+  };
+  least_per_column<kBlocks>(tables_.data() + arc.table, arc.width, arc.names, cost_of, out);
   const double* own = messages_.data() + arc.message;
   name = names_.data() + arc.own_name;
   for (size_t a = 0; a < size; ++a) gathered_[a] = out[name[a]] - own[a];
@@ -259,15 +230,8 @@ void FactoredBound::visit(size_t i, bool forward) {
     slack_[i].resize(size);
     for (size_t a = 0; a < size; ++a) slack_[i][a] = theta[a] - least;
   }
-  const size_t from = sources_end - sources, to = targets_end - targets;
-  if (to == 0) return;
-  const double fraction = 1.0 / static_cast<double>(std::max(from, to));
-  for (size_t k = targets; k < targets_end; ++k) {
-    double* own = messages_.data() + arcs_[k].message;
-    for (size_t a = 0; a < size; ++a) own[a] -= fraction * theta[a];
-  }
-  const double left = 1.0 - fraction * static_cast<double>(to);
-  for (size_t a = 0; a < size; ++a) theta[a] = to >= from ? 0.0 : theta[a] * left;
+  give_costs(std::span(theta, size), sources_end - sources,
+             std::span<const Arc>(arcs_).subspan(targets, targets_end - targets), messages_.data());
 }
 
 double FactoredBound::least_costs() const {
