@@ -40,8 +40,8 @@ constexpr double kCapacity = 0.8, kCloseCapacity = 0.97;
 constexpr int kCapacities = 10;
 /// Where the plan of fewest bytes is looked for: the least that claims can come to, and so much
 /// more of that each time. Which of them has the smallest arena nobody knows.
-constexpr double kMoreClaims = 0.02;
-constexpr int kLeastRounds = 5;
+constexpr double kMoreClaims = 0.03;
+constexpr int kLeastRounds = 3;
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
 
@@ -145,6 +145,7 @@ class Planning {
     double bound = 0;                 // of the cost of all plans
     bool possible = true;             // no request contradicts it
     int64_t missed = 0;               // bytes for which nothing was found
+    bool least_looked_at = false;     // for the plan of the fewest bytes
     std::unique_ptr<Version> hidden;  // as if sums of gradients took no time
   };
 
@@ -257,18 +258,25 @@ class Planning {
                                         double capacity, double factor) {
     std::vector<Version*> out;
     const ValueBytes bytes = local_bytes(graph_, base.plan);
-    std::set<std::string> last;
     for (int k = 0; k < kCapacities; ++k, capacity *= factor) {
-      std::set<std::string> chosen =
-          choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(capacity));
-      if (chosen == last) continue;
-      Version& version = versions_.emplace_back();
-      version.options = options_;
-      version.options.planner = planner;
-      version.options.recomputed = last = std::move(chosen);
-      out.push_back(&version);
+      Version& version = computing_again(
+          choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(capacity)),
+          planner);
+      if (!version.options.recomputed.empty() &&
+          std::find(out.begin(), out.end(), &version) == out.end())
+        out.push_back(&version);
     }
     return out;
+  }
+  Version& computing_again(std::set<std::string> chosen, const std::string& planner) {
+    for (Version& known : versions_) {
+      if (known.options.planner == planner && known.options.recomputed == chosen) return known;
+    }
+    Version& version = versions_.emplace_back();
+    version.options = options_;
+    version.options.planner = planner;
+    version.options.recomputed = std::move(chosen);
+    return version;
   }
 
   /// Known parallelisms, those that hold the least first.
@@ -309,8 +317,13 @@ class Planning {
       hiding_helps_ = twin.search->loose().plan.seconds < loose_->plan.seconds;
     }
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
-    if (looks_below) go_down();
-    if (!plan_) look_at(options_.memory_limit, looks_below ? quick() : thorough());
+    if (looks_below) {
+      go_down();
+      if (plan_) return;
+      look_for_least();  // where that does not fit, nothing else is tried
+      if (!plan_) refuse();
+    }
+    look_at(options_.memory_limit, looks_below ? quick() : thorough());
     if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
     if (!plan_) refuse();
   }
@@ -364,6 +377,16 @@ class Planning {
     return best;
   }
 
+  /// That whose claims can come to the least; the first of all, where there are none.
+  Version& least_of(const std::vector<Version*>& versions) {
+    Version* out = &versions_.front();
+    for (Version* version : versions) {
+      if (open(*version) && version->search->least_claims() < out->search->least_claims())
+        out = version;
+    }
+    return *out;
+  }
+
   void note(const std::optional<LaidOut>& found) {
     if (found && (!smallest_ || found->plan.bytes < smallest_->plan.bytes)) smallest_ = found;
   }
@@ -379,12 +402,12 @@ class Planning {
       note(version.search->smallest());
     };
     const auto look_at_least = [&](Version& version) {
-      if (!may_fit(version, smallest_->plan.bytes)) return;
+      if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
+        return;
       const auto least = static_cast<double>(version.search->least_claims());
       for (int k = 0; k < kLeastRounds; ++k) lay_out(version, least * (1 + k * kMoreClaims));
     };
-    const std::vector<Version*> loosest = computing_again(*loose_, options_.planner);
-    look_at_least(loosest.empty() ? versions_.front() : *loosest.back());
+    look_at_least(least_of(mesh_.size() > 1 ? again_ : computing_again(*loose_, options_.planner)));
     for (Version* known : baselines()) {
       // The first holds the least, and what it computes again is chosen for what it keeps.
       const bool first = known == baselines_.front();
@@ -392,10 +415,7 @@ class Planning {
       lay_out(*known, 1);
       if (!first || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
-      for (const std::string& planner : {options_.planner, known->options.planner}) {
-        const std::vector<Version*> again = computing_again(base, planner);
-        if (!again.empty()) look_at_least(*again.back());
-      }
+      look_at_least(least_of(computing_again(base, known->options.planner)));
     }
   }
 
