@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <string>
 
 namespace shardrun {
@@ -20,6 +21,12 @@ ProcessMemory process_memory() {
   return out;
 }
 
-void trim_heap() { malloc_trim(0); }
+void trim_heap() {
+  // Where another allocator stands in for glibc's, this is the first that glibc's hears of: it then
+  // sets itself up, and a thread that comes meanwhile finds that half done.
+  static std::mutex one_at_a_time;
+  const std::lock_guard lock(one_at_a_time);
+  malloc_trim(0);
+}
 
 }  // namespace shardrun
