@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/at.h"
 #include "base/error.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/messages.h"
@@ -16,8 +17,6 @@ namespace shardrun {
 namespace {
 
 constexpr size_t kBlocks = 4;  // of lanes in registers
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 /// Of strategies, names and messages.
 uint32_t number(size_t n) {

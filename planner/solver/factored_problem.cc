@@ -6,10 +6,10 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/at.h"
+
 namespace shardrun {
 namespace {
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 /// `bytes_of`: of a node's claim.
 template <typename BytesOf>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/at.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"
@@ -29,8 +30,6 @@ struct NarrowSettings {
   size_t worth_removing = 10;   // one in so many strategies: less is not worth a copy
 };
 constexpr NarrowSettings kSettings;
-
-size_t at(int i) { return static_cast<size_t>(i); }
 
 class Narrower {
  public:
