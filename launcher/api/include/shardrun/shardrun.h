@@ -199,8 +199,8 @@ std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& 
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4; data=?,model=4; model=4*2
-  /// What looks for a plan; or a baseline, or several baselines joined by +, one for each mesh axis.
-  /// `shardrun plan --help` lists the names; docs/planners.md says what each does.
+  /// What looks for a plan; or a baseline, or several baselines joined by +, one for each mesh
+  /// axis. `shardrun plan --help` lists the names; docs/planners.md says what each does.
   std::string planner = "auto";
   /// "REGEX=SHARDING", such as "h.0.mlp.c_fc.weight=[-,model]": values whose name matches lie so.
   /// "VALUE>NODE=SHARDING": a node reads an operand so. "NODE()=[-,model]": which axes cut a node
