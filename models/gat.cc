@@ -159,8 +159,6 @@ class GatWriter {
 
 }  // namespace
 
-std::vector<std::string> gat_presets() { return names_of(gat_sizes()); }
-
 GatOptions gat_preset(const std::string& name) { return preset_named(gat_sizes(), name); }
 
 int64_t write_gat(const GatOptions& options, const std::string& path) {

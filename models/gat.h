@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace shardrun {
 
@@ -27,7 +26,6 @@ struct GatOptions {
 /// metadist-1, -2, -4, -8: Table 4 of MetaDist (its one layer, dense). Throws invalid_input with
 /// the names there are.
 GatOptions gat_preset(const std::string& name);
-std::vector<std::string> gat_presets();
 
 /// Writes input features f32 [nodes, features], output logits f32 [nodes, classes], and
 ///   sparse  edge_index i64 [2, edges]: each column a source and a target

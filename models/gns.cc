@@ -139,8 +139,6 @@ class GnsWriter {
 
 }  // namespace
 
-std::vector<std::string> gns_presets() { return names_of(gns_sizes()); }
-
 GnsOptions gns_preset(const std::string& name) { return preset_named(gns_sizes(), name); }
 
 int64_t write_gns(const GnsOptions& options, const std::string& path) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace shardrun {
 
@@ -24,7 +23,6 @@ struct GnsOptions {
 /// toast: TOAST's GNS, 24 steps with globals, 2048 nodes and 8192 edges. Throws invalid_input with
 /// the names there are.
 GnsOptions gns_preset(const std::string& name);
-std::vector<std::string> gns_presets();
 
 /// Writes inputs features f32 [nodes, features], edge_features f32 [edges, edge_features] and
 /// edge_index i64 [2, edges], each column a source and a target, and output predictions f32 [nodes,

@@ -338,8 +338,6 @@ void check_choice(const char* name, const std::string& got, const std::vector<st
 
 }  // namespace
 
-std::vector<std::string> gpt_presets() { return names_of(gpt_sizes()); }
-
 GptOptions gpt_preset(const std::string& name) { return preset_named(gpt_sizes(), name); }
 
 int64_t write_gpt(const GptOptions& options, const std::string& path) {

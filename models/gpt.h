@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace shardrun {
 
@@ -36,7 +35,6 @@ struct GptOptions {
 /// tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b, and metadist-1, -2,
 /// -4, -8, MetaDist's Table 2. Throws invalid_input with the names there are.
 GptOptions gpt_preset(const std::string& name);
-std::vector<std::string> gpt_presets();
 
 /// Writes input tokens i64 [batch, context], output logits f32 [batch, context, vocab]. Pre-norm
 /// blocks. Weights are drawn as GPT-2's: N(0, 0.02), residual projections N(0, 0.02 / sqrt(2

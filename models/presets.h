@@ -24,21 +24,15 @@ inline std::string listed(const std::vector<std::string>& names) {
   return all;
 }
 
-template <class Options>
-std::vector<std::string> names_of(const Presets<Options>& presets) {
-  std::vector<std::string> names;
-  for (const auto& [name, options] : presets) names.push_back(name);
-  return names;
-}
-
 /// Throws invalid_input if none is named so.
 template <class Options>
 Options preset_named(const Presets<Options>& presets, const std::string& wanted) {
+  std::vector<std::string> names;
   for (const auto& [name, options] : presets) {
     if (name == wanted) return options;
+    names.push_back(name);
   }
-  fail(ErrorKind::invalid_input, "no preset is named '", wanted, "'; there are ",
-       listed(names_of(presets)));
+  fail(ErrorKind::invalid_input, "no preset is named '", wanted, "'; there are ", listed(names));
 }
 
 }  // namespace shardrun

@@ -171,8 +171,6 @@ void check(const UNetOptions& o) {
 
 }  // namespace
 
-std::vector<std::string> unet_presets() { return names_of(unet_sizes()); }
-
 UNetOptions unet_preset(const std::string& name) { return preset_named(unet_sizes(), name); }
 
 int64_t write_unet(const UNetOptions& options, const std::string& path) {

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace shardrun {
 
@@ -24,7 +23,6 @@ struct UNetOptions {
 /// toast: TOAST's U-Net, 9 blocks down, 12 up, 32 heads between, about 3.6 billion parameters.
 /// Throws invalid_input with the names there are.
 UNetOptions unet_preset(const std::string& name);
-std::vector<std::string> unet_presets();
 
 /// Writes input images f32 [batch, channels, image, image] and output predictions of the same
 /// shape, to be learnt by mean squared error (what noise was added, say; the network is not told
