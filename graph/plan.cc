@@ -269,7 +269,8 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
     plan.bytes = get<int64_t>(root, "bytes", "plan");
     for (const auto& [name, sharding] : object_of(root, "values", "plan").items())
       plan.values[name] = sharding_from(sharding, plan.mesh, "field values['" + name + "']");
-    const std::string list = root.contains("handed") ? "handed" : "redistributed";  // an older file
+    const bool older = root.contains("handed") && !root.contains("redistributed");
+    const std::string list = older ? "handed" : "redistributed";
     for (const auto& [name, sharding] : object_of(root, list.c_str(), "plan").items())
       plan.redistributed[name] =
           sharding_from(sharding, plan.mesh, "field " + list + "['" + name + "']");
