@@ -11,9 +11,9 @@
 namespace shardrun {
 namespace {
 
-constexpr int kMostAxes = 3;
+constexpr int kMostMeshAxes = 3;
 // Seconds that a folded node takes to plan, by axes: GPT's 200 take 0.02 s, 0.4 s and 3.5 s.
-constexpr double kSecondsPerNode[kMostAxes] = {1e-4, 2e-3, 1.75e-2};
+constexpr double kSecondsPerNode[kMostMeshAxes] = {1e-4, 2e-3, 1.75e-2};
 constexpr double kMoreThanExpected = 3;  // times the search that was expected: no more meshes
 
 /// Ordered factorisations of `rest` into `axes` factors of 2 or more, behind `sizes`.
@@ -60,7 +60,7 @@ std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster, int na
   std::set<std::vector<GroupSpan>> seen;
   const bool ordered = names > 1;  // each axis has a meaning of its own
   // What one baseline does on all axes it does on one, but for links that differ.
-  const int most = ordered ? names : names == 0 ? kMostAxes : ranks > cluster.devices ? 2 : 1;
+  const int most = ordered ? names : names == 0 ? kMostMeshAxes : ranks > cluster.devices ? 2 : 1;
   for (int axes = ordered ? names : 1; axes <= most; ++axes) {
     std::vector<int64_t> sizes;
     std::vector<std::vector<int64_t>> all;

@@ -38,7 +38,7 @@ struct CoreSearchSettings {
   double least_kept = 0.1;      // fraction of the strategies, by slack, that one keeps
   double most_kept = 0.5;       // 1 while rounds are stale
 };
-constexpr CoreSearchSettings kSettings;
+constexpr CoreSearchSettings kCoreSearch;
 
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
@@ -52,7 +52,7 @@ void keep_best(std::vector<CoreSearch::Found>& elites, CoreSearch::Found found) 
       elites.begin(), elites.end(), found.cost,
       [](double cost, const CoreSearch::Found& other) { return cost < other.cost; });
   elites.insert(place, std::move(found));
-  if (elites.size() > kSettings.elites) elites.resize(kSettings.elites);
+  if (elites.size() > kCoreSearch.elites) elites.resize(kCoreSearch.elites);
 }
 
 }  // namespace
@@ -64,7 +64,7 @@ int64_t CoreSearch::pricing_work(const Core& core, int sweeps) const {
   double entries = 0;
   for (const Problem::Edge& edge : core.problem.edges)
     entries += static_cast<double>(edge.cost.size());
-  return static_cast<int64_t>(kSettings.sweep_work * entries * sweeps);
+  return static_cast<int64_t>(kCoreSearch.sweep_work * entries * sweeps);
 }
 
 /// Of an amount of work that suits large cores, what suits this one.
@@ -74,15 +74,15 @@ int64_t CoreSearch::fair(int64_t work) const {
     strategies += static_cast<double>(node.cost.size());
   return static_cast<int64_t>(
       static_cast<double>(work) *
-      std::clamp(strategies / kSettings.large_core, kSettings.least_effort, 1.0));
+      std::clamp(strategies / kCoreSearch.large_core, kCoreSearch.least_effort, 1.0));
 }
 
 RegionSearchLimits CoreSearch::repair_limits() const {
   RegionSearchLimits some = limits(0);
-  some.deadline = end_.within(kSettings.repair_fraction * end_.left());
-  some.work = std::max(fair(kSettings.repair_work), kSettings.first_patience);
+  some.deadline = end_.within(kCoreSearch.repair_fraction * end_.left());
+  some.work = std::max(fair(kCoreSearch.repair_work), kCoreSearch.first_patience);
   if (options_.nodes > 0)
-    some.work = std::clamp(options_.nodes - work_, kSettings.first_patience, some.work);
+    some.work = std::clamp(options_.nodes - work_, kCoreSearch.first_patience, some.work);
   return some;
 }
 
@@ -93,14 +93,14 @@ RegionSearchLimits CoreSearch::limits(int64_t patience) const {
 
 void CoreSearch::price(const Deadline& until) {
   PricingLimits limits;
-  limits.sweeps = kSettings.sweeps;
+  limits.sweeps = kCoreSearch.sweeps;
   limits.progress = [&] {
     return options_.nodes > 0 && !until.passed()
                ? 0.0
                : until.used_fraction();  // a budget knows no clock
   };
   core_.pricing.run(limits);
-  work_ += pricing_work(core_, kSettings.sweeps);
+  work_ += pricing_work(core_, kCoreSearch.sweeps);
   slacks_.clear();
   for (int i = 0; i < core_.flat.size(); ++i) {
     const std::span<const double> slack = core_.bound.slack(i);
@@ -113,7 +113,7 @@ bool CoreSearch::start(const Solution* known, int most) {
   const int threads = std::max(1, options_.threads);
   for (int tried = 0; elites_.empty() && tried < most && (tried == 0 || !exhausted()); ++tried) {
     const uint64_t attempt = attempts_++;
-    const double emphasis = kSettings.emphasis[attempt % kSettings.emphasis.size()];
+    const double emphasis = kCoreSearch.emphasis[attempt % kCoreSearch.emphasis.size()];
     const Solution decoded = emphasis == 1
                                  ? core_.bound.decoded()
                                  : core_.pricing.decode(emphasis, [&] { return end_.passed(); });
@@ -132,7 +132,7 @@ bool CoreSearch::start(const Solution* known, int most) {
       }
       if (!fits) tight[t] = {search.overflow(), search.choice()};
       if (fits) {
-        search.improve(limits(fair(kSettings.first_patience)));
+        search.improve(limits(fair(kCoreSearch.first_patience)));
         found[t] = {raw_cost(core_.problem, search.choice()), search.choice()};
       }
       work[t] += search.work();
@@ -152,13 +152,13 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
   std::mt19937_64 random(seed);
   // Small neighbourhoods are searched well and soon; large ones hold what small ones miss.
   const double even = uniform(random);
-  const double most = stale_ < kSettings.stale_rounds ? kSettings.most_kept : 1.0;
-  const double fraction = kSettings.least_kept + (most - kSettings.least_kept) * even * even;
+  const double most = stale_ < kCoreSearch.stale_rounds ? kCoreSearch.most_kept : 1.0;
+  const double fraction = kCoreSearch.least_kept + (most - kCoreSearch.least_kept) * even * even;
   const size_t rank = static_cast<size_t>(fraction * static_cast<double>(slacks_.size()));
   const double threshold = slacks_.empty() ? 0.0 : slacks_[std::min(rank, slacks_.size() - 1)];
   std::vector<const Found*> elites;
   for (const Found& elite : worker.elites) {
-    if (stale_ < kSettings.stale_rounds || uniform(random) < kSettings.elite_fraction)
+    if (stale_ < kCoreSearch.stale_rounds || uniform(random) < kCoreSearch.elite_fraction)
       elites.push_back(&elite);
   }
   Kept kept;
@@ -177,14 +177,14 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
   if (!reducer.run(Reducer::kQuickWork, late)) return;
   Core part(reducer.core());
   PricingLimits pricing;
-  pricing.sweeps = kSettings.neighbourhood_sweeps;
+  pricing.sweeps = kCoreSearch.neighbourhood_sweeps;
   pricing.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
   part.pricing.run(pricing);
   worker.setup = std::max(0.7 * worker.setup, begin.elapsed());
-  worker.work += pricing_work(core_, 1) + pricing_work(part, kSettings.neighbourhood_sweeps);
+  worker.work += pricing_work(core_, 1) + pricing_work(part, kCoreSearch.neighbourhood_sweeps);
 
   RegionSearch search(part.flat, seed);
-  const RegionSearchLimits some = limits(fair(kSettings.neighbourhood_patience));
+  const RegionSearchLimits some = limits(fair(kCoreSearch.neighbourhood_patience));
   const auto offer = [&] {
     Solution whole = expanded(reducer.expand(search.choice()), kept);
     const double cost = raw_cost(core_.problem, whole);
@@ -223,7 +223,7 @@ bool CoreSearch::round() {
   share(threads, threads, [&](int t) {
     Worker& worker = workers[at(t)];
     std::mt19937_64 seeds(worker.seed);
-    while (worker.work < fair(kSettings.round_work) && end_.left() > 2 * worker.setup)
+    while (worker.work < fair(kCoreSearch.round_work) && end_.left() > 2 * worker.setup)
       search_neighbourhood(worker, seeds());
   });
   for (Worker& worker : workers) {
@@ -232,7 +232,7 @@ bool CoreSearch::round() {
     setup_ = std::max(0.7 * setup_, worker.setup);
   }
   ++rounds_;
-  stale_ = elites_.front().cost < before - kSettings.gain * std::abs(before) ? 0 : stale_ + 1;
+  stale_ = elites_.front().cost < before - kCoreSearch.gain * std::abs(before) ? 0 : stale_ + 1;
   return elites_.front().cost < before - kRounding * std::abs(before);
 }
 

@@ -31,7 +31,7 @@ struct LnsSettings {
   double proof_fraction = 0.5;  // of the time left, for a proof
   double gap = 1e-12;           // relative: what HiGHS is asked for, and what counts as proven
 };
-constexpr LnsSettings kSettings;
+constexpr LnsSettings kLns;
 constexpr int kMostAttempts = std::numeric_limits<int>::max();
 
 /// Costs of forbidden choices become finite but larger than any solution that is allowed.
@@ -72,9 +72,9 @@ class LnsSolver {
     result_.core_nodes = reducer_.core().nodes.size() - 1;  // without the node for what is fixed
     if (late()) return finish();
     const size_t nodes = reducer_.core().nodes.size();
-    bool proving = options_.prove && nodes <= kSettings.small_core;
-    bool found = begin(proving ? kSettings.attempts : kMostAttempts);
-    const bool tiny = mip_size(reducer_.core()) <= kSettings.tiny_mip;
+    bool proving = options_.prove && nodes <= kLns.small_core;
+    bool found = begin(proving ? kLns.attempts : kMostAttempts);
+    const bool tiny = mip_size(reducer_.core()) <= kLns.tiny_mip;
     if (proving && !closed() && (!found || tiny)) {
       proving = false;
       if (prove()) return proven("mip");
@@ -86,8 +86,8 @@ class LnsSolver {
     while (found && !closed() && !search_->exhausted()) {
       stale = search_->round() ? 0 : stale + 1;
       take();
-      if (stale < kSettings.stale_rounds || closed()) continue;
-      if (removing && removals < kSettings.removals) {
+      if (stale < kLns.stale_rounds || closed()) continue;
+      if (removing && removals < kLns.removals) {
         removing = remove();
         if (!removing) continue;
         stale = 0;
@@ -110,7 +110,7 @@ class LnsSolver {
   }
   bool closed() const {
     return result_.solution &&
-           result_.cost <= result_.lower_bound + kSettings.gap * std::abs(result_.lower_bound);
+           result_.cost <= result_.lower_bound + kLns.gap * std::abs(result_.lower_bound);
   }
 
   void offer(const Solution& solution) {
@@ -141,7 +141,7 @@ class LnsSolver {
     part_ = options_;
     if (options_.nodes > 0) part_.nodes = std::max<int64_t>(1, options_.nodes - work_);
     auto search = std::make_unique<CoreSearch>(std::move(tamed), part_, end_);
-    search->price(end_.within(kSettings.price_fraction * end_.left()));
+    search->price(end_.within(kLns.price_fraction * end_.left()));
     return search;
   }
 
@@ -164,7 +164,7 @@ class LnsSolver {
       count += static_cast<double>(std::count(node.begin(), node.end(), true));
       all += static_cast<double>(node.size());
     }
-    if (count < kSettings.removed * all || count == 0) return false;
+    if (count < kLns.removed * all || count == 0) return false;
     remove_strategies(reducer_, gone);
     return true;
   }
@@ -180,7 +180,7 @@ class LnsSolver {
   /// small, but a search would stumble over what is forbidden in its midst.
   bool prove() {
     Reducer tight = reducer_;
-    for (int round = 0; round < kSettings.proof_rounds; ++round) {
+    for (int round = 0; round < kLns.proof_rounds; ++round) {
       const CoreSearch::Excluded gone =
           (round == 0 ? *search_ : *priced(tight.core())).excluded(result_.cost);
       for (size_t e = 0; e < gone.pairs.size(); ++e)
@@ -188,15 +188,15 @@ class LnsSolver {
       remove_strategies(tight, gone);
       if (!tight.run(Reducer::kQuickWork, [&] { return late(); })) return true;
     }
-    if (late() || mip_size(tight.core()) > kSettings.small_mip) return false;
-    const std::vector<size_t> times = priced(tight.core())->scarcest_times(kSettings.memory_rows);
+    if (late() || mip_size(tight.core()) > kLns.small_mip) return false;
+    const std::vector<size_t> times = priced(tight.core())->scarcest_times(kLns.memory_rows);
     std::optional<Solution> start;
     if (result_.solution) start = tight.restrict(*result_.solution);
     if (start && evaluate(tight.core(), *start).cost == kInfeasible) start.reset();
     const double known = result_.cost;
-    const Deadline until = end_.within(kSettings.proof_fraction * end_.left());
+    const Deadline until = end_.within(kLns.proof_fraction * end_.left());
     SolveOptions exactly = options_;
-    exactly.gap = kSettings.gap;
+    exactly.gap = kLns.gap;
     const MipResult mip = solve_mip(tight.core(), start ? &*start : nullptr, until, exactly, times);
     if (mip.solution) offer(tight.expand(*mip.solution));
     if (!mip.infeasible && !mip.optimal) {

@@ -32,7 +32,7 @@ struct PricingSettings {
   int rest = 15;        // sweeps for the messages to settle after a fall
   int settling = 3;     // sweeps with the best prices, at the end
 };
-constexpr PricingSettings kSettings;
+constexpr PricingSettings kPricing;
 
 }  // namespace
 
@@ -73,10 +73,10 @@ void MemoryPricing::take_bound() {
 void MemoryPricing::sweep_without_memory(const PricingLimits& limits) {
   double last = -kInfeasible;
   int idle = 0;
-  for (int sweep = 0; sweep < limits.sweeps && idle < kSettings.patience; ++sweep) {
+  for (int sweep = 0; sweep < limits.sweeps && idle < kPricing.patience; ++sweep) {
     if (limits.progress && limits.progress() >= 1) return;
     take_bound();
-    idle = lower_bound_ > last + kSettings.gain * std::abs(last) ? 0 : idle + 1;
+    idle = lower_bound_ > last + kPricing.gain * std::abs(last) ? 0 : idle + 1;
     if (idle == 0) last = lower_bound_;
   }
 }
@@ -137,7 +137,7 @@ double MemoryPricing::expect_use(double temperature) {
 
 void MemoryPricing::start(const PricingLimits& limits) {
   started_ = true;
-  for (int sweep = 0; sweep < kSettings.free_sweeps; ++sweep) {
+  for (int sweep = 0; sweep < kPricing.free_sweeps; ++sweep) {
     if (sweep > 0 && limits.progress && limits.progress() >= 1) break;
     take_bound();
   }
@@ -146,19 +146,19 @@ void MemoryPricing::start(const PricingLimits& limits) {
   if (!(scale > 0) || !std::isfinite(scale)) scale = 1;
   const double limit = std::max(1.0, static_cast<double>(flat_.limit()));
   const double first =
-      std::log(kSettings.first_price * scale / limit / static_cast<double>(price_.size()));
-  floor_ = first + std::log(kSettings.floor);
+      std::log(kPricing.first_price * scale / limit / static_cast<double>(price_.size()));
+  floor_ = first + std::log(kPricing.floor);
   log_price_.assign(price_.size(), first);
   best_log_price_ = log_price_;
   use_.assign(price_.size() + 1, 0.0);
   mean_use_.assign(price_.size(), 1.0);
-  step_ = kSettings.step;
+  step_ = kPricing.step;
   temperature_ = scale / static_cast<double>(flat_.size());
-  for (int k = 0; k < kSettings.doublings && entropy(temperature_) < kSettings.first_entropy; ++k)
+  for (int k = 0; k < kPricing.doublings && entropy(temperature_) < kPricing.first_entropy; ++k)
     temperature_ *= 2;
-  for (int k = 0; k < kSettings.doublings && entropy(temperature_) > kSettings.first_entropy; ++k)
-    temperature_ /= kSettings.decrease;
-  least_temperature_ = kSettings.least_temperature * temperature_;
+  for (int k = 0; k < kPricing.doublings && entropy(temperature_) > kPricing.first_entropy; ++k)
+    temperature_ /= kPricing.decrease;
+  least_temperature_ = kPricing.least_temperature * temperature_;
 }
 
 void MemoryPricing::run(const PricingLimits& limits) {
@@ -167,12 +167,12 @@ void MemoryPricing::run(const PricingLimits& limits) {
   if (!started_) start(limits);
   double best = lower_bound_;
   if (!again) best = -kInfeasible;  // what prices are worth, not what none are
-  if (again) step_ = std::max(step_, kSettings.step_again * kSettings.step);
+  if (again) step_ = std::max(step_, kPricing.step_again * kPricing.step);
   const double first_entropy =
-      again ? std::max(kSettings.last_entropy, entropy(temperature_)) : kSettings.first_entropy;
+      again ? std::max(kPricing.last_entropy, entropy(temperature_)) : kPricing.first_entropy;
   double reached = first_entropy;
   int last_gain = 0, rest = 0;
-  for (int sweep = 0; sweep < limits.sweeps && step_ >= kSettings.least_step; ++sweep) {
+  for (int sweep = 0; sweep < limits.sweeps && step_ >= kPricing.least_step; ++sweep) {
     double progress = static_cast<double>(sweep) / limits.sweeps;
     if (limits.progress) progress = std::max(progress, limits.progress());
     if (progress >= 1) break;
@@ -180,7 +180,7 @@ void MemoryPricing::run(const PricingLimits& limits) {
     const double value = bound_.sweep() - priced_limit_;
     lower_bound_ = std::max(lower_bound_, value);
     const bool first = best == -kInfeasible;
-    if (first || value > best + kSettings.gain * std::abs(best)) last_gain = sweep;
+    if (first || value > best + kPricing.gain * std::abs(best)) last_gain = sweep;
     if (value > best) {
       best = value;
       best_log_price_ = log_price_;
@@ -188,31 +188,30 @@ void MemoryPricing::run(const PricingLimits& limits) {
       --rest;
       last_gain = sweep;
       continue;
-    } else if (sweep - last_gain > kSettings.patience ||
-               value < best - kSettings.fall * std::abs(best)) {
+    } else if (sweep - last_gain > kPricing.patience ||
+               value < best - kPricing.fall * std::abs(best)) {
       step_ /= 2;
-      rest = kSettings.rest;
+      rest = kPricing.rest;
       log_price_ = best_log_price_;
       std::fill(mean_use_.begin(), mean_use_.end(), 1.0);
       continue;
     }
-    const double wanted = first_entropy + (kSettings.last_entropy - first_entropy) * progress;
+    const double wanted = first_entropy + (kPricing.last_entropy - first_entropy) * progress;
     temperature_ = std::max(
         least_temperature_,
         temperature_ *
-            std::exp(std::clamp(2 * (wanted - reached), -kSettings.cooling, kSettings.cooling)));
+            std::exp(std::clamp(2 * (wanted - reached), -kPricing.cooling, kPricing.cooling)));
     reached = expect_use(temperature_);
     for (size_t t = 0; t < price_.size(); ++t) {
-      mean_use_[t] =
-          first ? use_[t] : kSettings.past * mean_use_[t] + (1 - kSettings.past) * use_[t];
+      mean_use_[t] = first ? use_[t] : kPricing.past * mean_use_[t] + (1 - kPricing.past) * use_[t];
       const double change =
-          std::clamp(step_ * (mean_use_[t] - 1), -kSettings.most_change, kSettings.most_change);
+          std::clamp(step_ * (mean_use_[t] - 1), -kPricing.most_change, kPricing.most_change);
       log_price_[t] = std::max(log_price_[t] + change, floor_);
     }
   }
   log_price_ = best_log_price_;
   set_logs();
-  for (int sweep = 0; sweep < kSettings.settling; ++sweep) {
+  for (int sweep = 0; sweep < kPricing.settling; ++sweep) {
     take_bound();
     if (limits.progress && limits.progress() >= 1) break;
   }
@@ -224,7 +223,7 @@ Solution MemoryPricing::decode(double emphasis, const std::function<bool()>& lat
   for (double& price : next_) price *= emphasis;
   set(next_);
   const auto sweeps = [&](auto&& sweep) {
-    for (int s = 0; s < kSettings.free_sweeps; ++s) {
+    for (int s = 0; s < kPricing.free_sweeps; ++s) {
       if (s > 0 && late && late()) return;
       sweep();
     }

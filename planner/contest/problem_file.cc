@@ -18,7 +18,7 @@
 namespace shardrun {
 namespace {
 
-constexpr double kForbidden = 1e18;           // the contest's: this much or more
+constexpr double kForbiddenFrom = 1e18;       // the contest's: this much or more
 constexpr double kExact = 1LL << 53;          // every whole number up to this is a double
 constexpr size_t kArraysBetweenLooks = 1024;  // at the clock
 constexpr size_t kDeepest = 64;               // levels of lists and objects
@@ -267,7 +267,7 @@ void read_contest(Scanner& scan, Problem& problem) {
           scan.list_once(intervals, [&] { intervals.push_back(scan.pair()); });
         } else if (part == "costs") {
           scan.list_once(problem.nodes, [&] {
-            problem.nodes.push_back({"", scan.costs(kForbidden), {}});
+            problem.nodes.push_back({"", scan.costs(kForbiddenFrom), {}});
           });
         } else if (part == "usages") {
           scan.list_once(usages, [&] { usages.push_back(scan.integers()); });
@@ -284,7 +284,7 @@ void read_contest(Scanner& scan, Problem& problem) {
         if (part == "nodes") {
           scan.list_once(ends, [&] { ends.push_back(scan.pair()); });
         } else if (part == "costs") {
-          scan.list_once(costs, [&] { costs.push_back(scan.costs(kForbidden)); });
+          scan.list_once(costs, [&] { costs.push_back(scan.costs(kForbiddenFrom)); });
         } else {
           scan.skip();
         }

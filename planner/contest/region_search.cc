@@ -32,8 +32,8 @@ struct RegionSearchSettings {
 
   constexpr size_t arms() const { return sizes.size() * parts.size() * tables.size(); }
 };
-constexpr RegionSearchSettings kSettings;
-constexpr size_t kArms = kSettings.arms(), kKinds = kSettings.parts.size();
+constexpr RegionSearchSettings kRegionSearch;
+constexpr size_t kArms = kRegionSearch.arms(), kKinds = kRegionSearch.parts.size();
 
 }  // namespace
 
@@ -70,7 +70,7 @@ bool RegionSearch::alive_at(int node, int time) const {
 }
 
 int RegionSearch::random_alive(int time) {
-  for (int attempt = 0; attempt < kSettings.alive_draws; ++attempt) {
+  for (int attempt = 0; attempt < kRegionSearch.alive_draws; ++attempt) {
     const int node = random_free();
     if (alive_at(node, time)) return node;
   }
@@ -107,7 +107,7 @@ void RegionSearch::region(size_t kind, size_t size, int time) {
   nodes_.clear();
   ++region_number_;
   if (time < 0) kind = 0;
-  const size_t parts = kSettings.parts[kind];
+  const size_t parts = kRegionSearch.parts[kind];
   for (size_t part = 1; part <= parts; ++part) {
     const int from = kind == 0 ? random_free() : random_alive(time);
     grow(from, std::max(size * part / parts, kind == 2 ? nodes_.size() + 1 : 0));
@@ -187,23 +187,23 @@ bool RegionSearch::repair(const RegionSearchLimits& limits) {
     if (free_.empty() || limits.deadline.passed()) return false;
     if (limits.work > 0 && work_ - begin >= limits.work) return false;
     if (penalty == 0) {
-      penalty = kSettings.penalty * std::max(std::abs(state_.cost), 1e-30) /
+      penalty = kRegionSearch.penalty * std::max(std::abs(state_.cost), 1e-30) /
                 static_cast<double>(std::max<int64_t>(1, flat_.limit())) /
                 static_cast<double>(over.size());
     }
     RegionSolver::Limits region_limits;
     region_limits.penalty = penalty;
-    region_limits.nodes = kSettings.repair_nodes;
-    region_limits.table = kSettings.repair_table;
-    const size_t size = kSettings.sizes[1 + random_() % 4];
+    region_limits.nodes = kRegionSearch.repair_nodes;
+    region_limits.table = kRegionSearch.repair_table;
+    const size_t size = kRegionSearch.sizes[1 + random_() % 4];
     const int time = over[random_() % over.size()];
     region(1 + random_() % 2, size, time);
     RegionMove move = solver_.solve(state_, nodes_, region_limits);
     std::sort(move.changes.begin(), move.changes.end());
-    work_ += move.work + kSettings.work_per_node * static_cast<int64_t>(nodes_.size());
+    work_ += move.work + kRegionSearch.work_per_node * static_cast<int64_t>(nodes_.size());
     if (apply(move.changes, false)) {
       failures = 0;
-    } else if (++failures > kSettings.failures) {
+    } else if (++failures > kRegionSearch.failures) {
       penalty *= 2;
       failures = 0;
     }
@@ -216,7 +216,7 @@ RegionSearch::Pick RegionSearch::draw() {
   for (const Arm& arm : arms_) total += arm.gain / arm.work;
   Pick pick;
   pick.arm = random_() % kArms;
-  if (total > 0 && uniform() >= kSettings.even) {
+  if (total > 0 && uniform() >= kRegionSearch.even) {
     double draw = uniform() * total;
     pick.arm = 0;
     while (pick.arm + 1 < kArms && draw > arms_[pick.arm].gain / arms_[pick.arm].work) {
@@ -225,8 +225,8 @@ RegionSearch::Pick RegionSearch::draw() {
     }
   }
   pick.kind = pick.arm % kKinds;
-  pick.size = kSettings.sizes[pick.arm / kKinds % kSettings.sizes.size()];
-  pick.table = kSettings.tables[pick.arm / (kKinds * kSettings.sizes.size())];
+  pick.size = kRegionSearch.sizes[pick.arm / kKinds % kRegionSearch.sizes.size()];
+  pick.table = kRegionSearch.tables[pick.arm / (kKinds * kRegionSearch.sizes.size())];
   return pick;
 }
 
@@ -239,7 +239,7 @@ void RegionSearch::improve(const RegionSearchLimits& limits) {
   for (int64_t round = 0; !limits.deadline.passed(); ++round) {
     if (limits.work > 0 && work_ - begin >= limits.work) return;
     if (state_.cost <= limits.target) return;
-    if (round % kSettings.price_refresh == 0) {
+    if (round % kRegionSearch.price_refresh == 0) {
       priced_before_.resize(state_.price.size());
       std::partial_sum(state_.price.begin(), state_.price.end(), priced_before_.begin());
     }
@@ -254,21 +254,21 @@ void RegionSearch::improve(const RegionSearchLimits& limits) {
     const Pick pick = draw();
     RegionSolver::Limits region_limits;
     region_limits.table = pick.table;
-    region_limits.tables = kSettings.all_tables * pick.table;
+    region_limits.tables = kRegionSearch.all_tables * pick.table;
     region(pick.kind, pick.size, random_scarce());
     RegionMove move = solver_.solve(state_, nodes_, region_limits);
     std::sort(move.changes.begin(), move.changes.end());
     for (const auto& [t, price] : move.price) {
       double& known = state_.price[static_cast<size_t>(t)];
-      known = (1 - kSettings.price_weight) * known + kSettings.price_weight * price;
+      known = (1 - kRegionSearch.price_weight) * known + kRegionSearch.price_weight * price;
     }
-    move.work += kSettings.work_per_node * static_cast<int64_t>(nodes_.size());
+    move.work += kRegionSearch.work_per_node * static_cast<int64_t>(nodes_.size());
     work_ += move.work;
     for (Arm& arm : arms_)
-      arm.gain *= kSettings.forget, arm.work = 1 + kSettings.forget * (arm.work - 1);
+      arm.gain *= kRegionSearch.forget, arm.work = 1 + kRegionSearch.forget * (arm.work - 1);
     arms_[pick.arm].work += static_cast<double>(move.work);
     if (apply(move.changes, true)) arms_[pick.arm].gain += move.gain;
-    if (round % kSettings.settle == kSettings.settle - 1)
+    if (round % kRegionSearch.settle == kRegionSearch.settle - 1)
       set(Solution(state_.choice), std::vector<double>(state_.price));
   }
 }

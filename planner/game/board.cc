@@ -13,7 +13,7 @@
 namespace shardrun {
 namespace {
 
-constexpr int kMostAxes = 8;
+constexpr int kMostGameAxes = 8;
 constexpr size_t kMostResolutions = 64;  // of one group of colours, as moves
 
 /// Does a demand let a node be cut so along an axis?
@@ -74,8 +74,8 @@ GameBoard::GameBoard(const Graph& graph, const Mesh& mesh, const Folding& foldin
       options_(options),
       colours_(graph, rule_of),
       classes_(folding.classes.size()) {
-  SR_REQUIRE(mesh.axis_count() <= kMostAxes, unsupported, "mesh ", mesh.to_string(), " has ",
-             mesh.axis_count(), " axes; a tree search takes up to ", kMostAxes);
+  SR_REQUIRE(mesh.axis_count() <= kMostGameAxes, unsupported, "mesh ", mesh.to_string(), " has ",
+             mesh.axis_count(), " axes; a tree search takes up to ", kMostGameAxes);
   for (size_t c = 0; c < classes_.size(); ++c) {
     const std::vector<NodeId>& nodes = folding.classes[c].nodes;
     if (nodes.empty()) continue;

@@ -16,7 +16,7 @@ constexpr int kPatience = 3;              // moves of trees that gain nothing
 constexpr double kDescentSeconds = 0.1;   // of work, each
 constexpr double kEntries = 2.4e8;        // of tables, looked at once in each of all descents
 constexpr int kFewest = 16, kMost = 200;  // descents
-constexpr double kGain = 1e-4;            // relative: a round that gains less is the last
+constexpr double kDescentGain = 1e-4;     // relative: a round that gains less is the last
 constexpr double kJoinGap = 1e-4;     // relative: a union this close to its bound is good enough
 constexpr double kJoinSeconds = 0.1;  // of work
 
@@ -43,7 +43,7 @@ class Descents {
       const double before = found_[0].price.relative;
       descend_from(hops(found_[0].solution), most_ - found_.size());
       if (std::optional<Solution> all = joined()) descend_from({std::move(*all)}, 1);
-      if (found_[0].price.relative >= before * (1 - kGain)) break;
+      if (found_[0].price.relative >= before * (1 - kDescentGain)) break;
     }
     return std::move(found_);
   }

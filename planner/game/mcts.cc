@@ -12,15 +12,15 @@
 namespace shardrun {
 namespace {
 
-constexpr int kRound = 100;       // trajectories
-constexpr double kExplore = 0.3;  // of the span
-constexpr double kSpan = 0.3;     // values so far below the best are all alike
-constexpr int kTried = 4;         // actions of which a rollout takes the best
-constexpr double kBest = 0.5;     // a node's value: this much of its best, the rest its mean
-constexpr double kWorst = 1e6;    // relative prices beyond are all alike
-constexpr double kGain = 1e-4;    // what counts as better
-constexpr double kShort = 1e-4;   // value of an action fewer
-constexpr int kWorseSteps = 3;    // a rollout ends after so many in a row
+constexpr int kRound = 100;          // trajectories
+constexpr double kExplore = 0.3;     // of the span
+constexpr double kSpan = 0.3;        // values so far below the best are all alike
+constexpr int kTried = 4;            // actions of which a rollout takes the best
+constexpr double kBest = 0.5;        // a node's value: this much of its best, the rest its mean
+constexpr double kWorst = 1e6;       // relative prices beyond are all alike
+constexpr double kStateGain = 1e-4;  // what counts as better
+constexpr double kShort = 1e-4;      // value of an action fewer
+constexpr int kWorseSteps = 3;       // a rollout ends after so many in a row
 
 bool comes_before(const FoundState& a, const FoundState& b) {
   if (a.price.relative != b.price.relative) return a.price.relative < b.price.relative;
@@ -28,7 +28,7 @@ bool comes_before(const FoundState& a, const FoundState& b) {
 }
 
 /// Ascending, each state once; the first of equals stays in front.
-void keep_best(std::vector<FoundState>& states, size_t kept) {
+void keep_best_states(std::vector<FoundState>& states, size_t kept) {
   std::stable_sort(states.begin(), states.end(), comes_before);
   std::vector<FoundState> out;
   std::unordered_map<uint64_t, bool> known;
@@ -56,11 +56,11 @@ class Tree {
     int stale = 0;
     while (!nodes_[at(root_)].done && looks_ < budget_ && stale < options_.patience) {
       for (int i = 0; i < kRound && !nodes_[at(root_)].done && looks_ < budget_; ++i) trajectory();
-      keep_best(found_, options_.kept);
-      stale = found_[0].price.relative < least * (1 - kGain) ? 0 : stale + 1;
+      keep_best_states(found_, options_.kept);
+      stale = found_[0].price.relative < least * (1 - kStateGain) ? 0 : stale + 1;
       least = std::min(least, found_[0].price.relative);
     }
-    keep_best(found_, options_.kept);
+    keep_best_states(found_, options_.kept);
   }
 
   std::vector<FoundState>& found() { return found_; }
@@ -94,7 +94,7 @@ class Tree {
     highest_ = std::max(highest_, it->second);
     if (found_.size() < options_.kept || price.relative <= found_[options_.kept - 1].price.relative)
       found_.push_back({price, state, start_, game_.applied()});
-    if (found_.size() > 4 * options_.kept) keep_best(found_, options_.kept);
+    if (found_.size() > 4 * options_.kept) keep_best_states(found_, options_.kept);
     if (game_.applied().empty()) return it->second;
     const auto [known, first] = behind_.try_emplace(game_.applied().back());
     if (first || price.relative < known->second.price.relative)
@@ -253,7 +253,7 @@ MctsResult search_schedules(const GameBoard& board, const std::vector<GameStart>
     if (trees[t]->exhausted()) seen[at(begin[t % begin.size()].start)] = true;
   }
   out.exhausted = std::all_of(seen.begin(), seen.end(), [](bool one) { return one; });
-  keep_best(out.best, options.kept);
+  keep_best_states(out.best, options.kept);
   return out;
 }
 

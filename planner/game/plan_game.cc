@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-uint64_t mix(uint64_t a, uint64_t b) {
+uint64_t mixed(uint64_t a, uint64_t b) {
   // splitmix64's finaliser
   uint64_t z = a * 0x9E3779B97F4A7C15ull + b + 0x632BE59BD9B4E019ull;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -64,8 +64,8 @@ PlanGame::PlanGame(const GameBoard& board, const std::vector<ClassWays>& first,
 /// The line that is cut so, once.
 int PlanGame::line_of(Line line) {
   line.hash = 0;
-  for (uint8_t way : line.ways) line.hash = mix(line.hash, way);
-  if (line.cut != nullptr) line.hash = mix(line.hash, line.cut->hash());
+  for (uint8_t way : line.ways) line.hash = mixed(line.hash, way);
+  if (line.cut != nullptr) line.hash = mixed(line.hash, line.cut->hash());
   const auto [it, fresh] = known_lines_.emplace(line.hash, static_cast<int>(lines_.size()));
   if (!fresh) return it->second;
   line.next.assign(2 * board_->moves().size(), -1);
@@ -165,7 +165,7 @@ std::optional<Action> PlanGame::action_of(const std::string& text) const {
 
 uint64_t PlanGame::state() const {
   uint64_t out = 0;
-  for (int line : at_axis_) out = mix(out, lines_[at(line)].hash);
+  for (int line : at_axis_) out = mixed(out, lines_[at(line)].hash);
   return out;
 }
 

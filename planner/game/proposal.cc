@@ -22,7 +22,7 @@ std::vector<std::string> texts_of(const Schedule& schedule, const Mesh& mesh) {
   return out;
 }
 
-bool cuts(const ClassWays& ways) {
+bool cuts_any(const ClassWays& ways) {
   return std::any_of(ways.begin(), ways.end(), [](uint8_t way) { return way > 0; });
 }
 
@@ -45,7 +45,7 @@ std::vector<GameStart> known_starts(const GameBoard& board, const RuleOf& rule_o
   }
   std::vector<size_t> chosen(at(mesh.axis_count()), 0), counts;
   for (int axis = 0; axis < mesh.axis_count(); ++axis) {
-    const bool free = mesh.axis_size(axis) > 1 && !cuts(out[0].first[at(axis)]);
+    const bool free = mesh.axis_size(axis) > 1 && !cuts_any(out[0].first[at(axis)]);
     counts.push_back(free ? 1 + known.size() : 1);
   }
   while (next_choice(chosen, counts)) {

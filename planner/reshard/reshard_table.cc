@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kMostAxes = 3, kMostDims = 6;
+constexpr size_t kMostTableAxes = 3, kMostTableDims = 6;
 
 /// Are all axes over which the two are partial so with one op?
 bool one_kind(const Sharding& a, const Sharding& b) {
@@ -132,7 +132,7 @@ void ReshardTimes::find_table(Type& type) {
     dim.push_back(extent > 1 ? static_cast<int>(extents.size()) : -1);
     if (extent > 1) extents.push_back(extent);
   }
-  if (axes_.size() > kMostAxes || extents.size() > kMostDims) return;
+  if (axes_.size() > kMostTableAxes || extents.size() > kMostTableDims) return;
   type.dim = std::move(dim);
   std::shared_ptr<const ReshardGraph>& graph = graphs_[extents.size()];
   if (!graph) graph = std::make_shared<ReshardGraph>(axes_.size(), extents.size());

@@ -163,7 +163,8 @@ class RuleDecoder {
   bool good_ = true;
 };
 
-std::string with_sizes(const std::string& key, const Node& node, std::span<const TensorType> in) {
+std::string key_with_sizes(const std::string& key, const Node& node,
+                           std::span<const TensorType> in) {
   std::string out = key + " of";
   for (const TensorType& type : in) out += " " + to_string(type);
   return out + " {" + to_string(node.attrs) + "}";
@@ -211,7 +212,7 @@ std::optional<SpmdRule> RuleFile::find(const std::string& key, const Node& node,
   auto it = entries_.find(key);
   if (it == entries_.end() || op_def(node.op).foreign) return std::nullopt;
   const auto marker = it;
-  if (it->second == kBySizes) it = entries_.find(with_sizes(key, node, in));
+  if (it->second == kBySizes) it = entries_.find(key_with_sizes(key, node, in));
   if (it == entries_.end()) return std::nullopt;
   const std::vector<TensorType> out = infer_types(node, in);
   std::optional<SpmdRule> rule = RuleDecoder(it->second, in, out).rule();
@@ -226,7 +227,7 @@ void RuleFile::add(const std::string& key, const Node& node, std::span<const Ten
                    const SpmdRule& rule) {
   if (path_.empty() || op_def(node.op).foreign) return;
   used_[key] = rule.by_sizes ? kBySizes : encoded(rule);
-  if (rule.by_sizes) used_[with_sizes(key, node, in)] = encoded(rule);
+  if (rule.by_sizes) used_[key_with_sizes(key, node, in)] = encoded(rule);
   added_ = true;
 }
 

@@ -120,7 +120,7 @@ constexpr size_t kFewKinds = 2;         // of data, where all would cost much an
 constexpr unsigned kAllWays = (1u << std::size(kCombines)) - 1;
 
 /// The one mesh axis of a trial.
-Mesh mesh_of(int64_t parts) { return Mesh({{"parts", parts}}); }
+Mesh mesh_of_parts(int64_t parts) { return Mesh({{"parts", parts}}); }
 
 /// Sizes of the dims in shards: of operands, or else of the first result that is cut.
 template <class F>
@@ -280,7 +280,7 @@ std::optional<std::vector<Trials::Shard>> Trials::shards(const SmallNode& small,
                                                          int64_t parts) const {
   const bool exact = is_exact(candidate);
   if (!exact && !shapes_fit(small, candidate, parts)) return std::nullopt;
-  const Mesh mesh = mesh_of(parts);
+  const Mesh mesh = mesh_of_parts(parts);
   NodePlan plan = replicated_node(small.in, small.out);
   place(plan, candidate.in, candidate.out, 0);
   std::vector<Shape> in_shapes, out_shapes;

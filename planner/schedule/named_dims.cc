@@ -10,9 +10,10 @@
 namespace shardrun {
 namespace {
 
-class Finder {
+class NamedDimsFinder {
  public:
-  Finder(const Graph& graph, const Colours& colours, const RuleOf& rule_of, const StepRoles& roles)
+  NamedDimsFinder(const Graph& graph, const Colours& colours, const RuleOf& rule_of,
+                  const StepRoles& roles)
       : graph_(graph),
         colours_(colours),
         rule_of_(rule_of),
@@ -173,7 +174,7 @@ NamedDims find_batch_dims(const Graph& graph, const Colours& colours) {
 
 NamedDims find_named_dims(const Graph& graph, const Colours& colours, const RuleOf& rule_of,
                           const StepRoles& roles) {
-  return Finder(graph, colours, rule_of, roles).find();
+  return NamedDimsFinder(graph, colours, rule_of, roles).find();
 }
 
 }  // namespace shardrun

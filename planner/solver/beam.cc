@@ -15,7 +15,7 @@ struct Step {
   int choice = 0;
 };
 
-struct Candidate {
+struct BeamState {
   int last = -1;               // step
   std::vector<int> open;       // choices of the nodes that later ones still look at
   std::vector<int64_t> bytes;  // per kept time: the chosen nodes' and the least of the others
@@ -45,7 +45,7 @@ class Beam {
     }
     for (size_t t = 1; t < least.size(); ++t) least[t] += least[t - 1];
     least.pop_back();
-    std::vector<Candidate> beam(1);
+    std::vector<BeamState> beam(1);
     beam[0].bytes = least;
     std::vector<int> open;  // earlier nodes with readers to come
     struct Next {
@@ -71,18 +71,18 @@ class Beam {
         if (last_reader[static_cast<size_t>(open[k])] > static_cast<int>(i)) kept.push_back(k);
       }
       const bool stays = last_reader[i] > static_cast<int>(i);
-      std::vector<Candidate> chosen;
+      std::vector<BeamState> chosen;
       for (const Next& n : next) {
         if (chosen.size() >= width_) break;
-        const Candidate& from = beam[n.from];
+        const BeamState& from = beam[n.from];
         if (!fits(static_cast<int>(i), n.choice, from.bytes)) continue;
-        Candidate candidate;
+        BeamState candidate;
         for (size_t k : kept) candidate.open.push_back(from.open[k]);
         if (stays) candidate.open.push_back(n.choice);
         candidate.bytes = from.bytes;
         hold(static_cast<int>(i), n.choice, candidate.bytes);
         // What differs only in the past is not worth a place: the first is the cheaper.
-        const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const Candidate& c) {
+        const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const BeamState& c) {
           return c.open == candidate.open && c.bytes == candidate.bytes;
         });
         if (known) continue;
@@ -107,7 +107,7 @@ class Beam {
 
  private:
   std::vector<double> costs_after(int node, const std::vector<int>& open,
-                                  const Candidate& candidate) const {
+                                  const BeamState& candidate) const {
     std::vector<double> costs = core_.nodes[static_cast<size_t>(node)].cost;
     for (const FlatProblem::Arc& arc : flat_.arcs(node)) {
       if (arc.other > node) continue;

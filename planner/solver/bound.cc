@@ -11,13 +11,7 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kBlocks = 8;  // of lanes in registers
-
-double least_of(const double* values, size_t size) {
-  double least = values[0];
-  for (size_t a = 1; a < size; ++a) least = values[a] < least ? values[a] : least;
-  return least;
-}
+constexpr size_t kBoundBlocks = 8;  // of lanes in registers
 
 /// Rows of the second node's strategies (by_column) or of the first's, padded with infinity.
 void append_rows(std::vector<double>& tables, const std::vector<double>& cost, size_t rows,
@@ -107,9 +101,9 @@ void Bound::collect(const Arc& arc, const Node& node) {
   const auto cost_of = [given = messages_.data() + arc.reversed](double cost, size_t strategy) {
     return cost - given[strategy];
   };
-  least_per_column<kBlocks>(tables_.data() + arc.table, node.width,
-                            nodes_[static_cast<size_t>(arc.other)].size, cost_of,
-                            collected_.data());
+  least_per_column<kBoundBlocks>(tables_.data() + arc.table, node.width,
+                                 nodes_[static_cast<size_t>(arc.other)].size, cost_of,
+                                 collected_.data());
   count_work(0.2 * static_cast<double>(node.width * nodes_[static_cast<size_t>(arc.other)].size));
   const double* own = messages_.data() + arc.message;
   for (size_t a = 0; a < node.size; ++a) collected_[a] -= own[a];

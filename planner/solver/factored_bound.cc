@@ -16,16 +16,12 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kBlocks = 4;  // of lanes in registers
+constexpr size_t kFactoredBlocks = 4;  // of lanes in registers
 
 /// Of strategies, names and messages.
 uint32_t number(size_t n) {
   SR_REQUIRE(n <= std::numeric_limits<uint32_t>::max(), internal, "a search of ", n, " numbers");
   return static_cast<uint32_t>(n);
-}
-
-double least_of(const double* values, size_t size) {
-  return *std::min_element(values, values + size);
 }
 
 }  // namespace
@@ -187,7 +183,7 @@ void FactoredBound::collect(const Arc& arc, size_t size) {
   const auto cost_of = [scale = arc.scale, least](float cost, size_t name) {
     return scale * static_cast<double>(cost) + least[name];
   };
-  least_per_column<kBlocks>(tables_.data() + arc.table, arc.width, arc.names, cost_of, out);
+  least_per_column<kFactoredBlocks>(tables_.data() + arc.table, arc.width, arc.names, cost_of, out);
   const double* own = messages_.data() + arc.message;
   name = names_.data() + arc.own_name;
   for (size_t a = 0; a < size; ++a) gathered_[a] = out[name[a]] - own[a];

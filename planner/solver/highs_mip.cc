@@ -42,7 +42,7 @@ struct MipSettings {
   double tolerance = 1e-9;    // absolute, for the gap and for integers
   double most_gap = 0.5;      // relative, where a constant part makes the rest's gap large
 };
-constexpr MipSettings kSettings;
+constexpr MipSettings kMip;
 
 void require_ok(HighsInt status, const char* what) {
   SR_REQUIRE(status != kHighsStatusError, internal, "HiGHS refused to ", what);
@@ -88,7 +88,7 @@ class Mip {
       const SolveOptions& options)
       : problem_(original),
         constant_(normalise(problem_)),
-        factor_(kSettings.costs / scale(start)),
+        factor_(kMip.costs / scale(start)),
         memory_(problem_),
         start_(start),
         deadline_(deadline),
@@ -136,7 +136,7 @@ class Mip {
     const double whole = evaluate(original, *start_).raw_cost;
     const double rest = evaluate(problem_, *start_).raw_cost;
     if (!(rest > 0 && rest < whole && whole < kInfeasible)) return options_.gap;
-    return std::min(options_.gap * whole / rest, kSettings.most_gap);
+    return std::min(options_.gap * whole / rest, kMip.most_gap);
   }
 
   /// HiGHS' tolerances are absolute: costs are scaled to a million, bytes to fractions of the
@@ -212,8 +212,8 @@ class Mip {
     Highs_setIntOptionValue(highs(), "random_seed",
                             static_cast<HighsInt>(options_.seed & 0x7fffffff));
     Highs_setDoubleOptionValue(highs(), "mip_rel_gap", gap);
-    Highs_setDoubleOptionValue(highs(), "mip_abs_gap", kSettings.tolerance);
-    Highs_setDoubleOptionValue(highs(), "mip_feasibility_tolerance", kSettings.tolerance);
+    Highs_setDoubleOptionValue(highs(), "mip_abs_gap", kMip.tolerance);
+    Highs_setDoubleOptionValue(highs(), "mip_feasibility_tolerance", kMip.tolerance);
   }
 
   /// HiGHS' own time limit knows the wall's clock only, and is looked at in fewer places.
@@ -229,13 +229,13 @@ class Mip {
       Highs_startCallback(highs(), kind);
   }
   void called_back(const HighsCallbackDataOut* out, HighsCallbackDataIn* in) {
-    count_work(size_ * kSettings.call_work);
+    count_work(size_ * kMip.call_work);
     if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
     if (in != nullptr)
       in->user_interrupt = deadline_.passed() || (out != nullptr && settled(*out)) ? 1 : 0;
   }
   void count_iterations(double iterations) {
-    count_work(size_ * kSettings.iteration_work * std::max(0.0, iterations - counted_));
+    count_work(size_ * kMip.iteration_work * std::max(0.0, iterations - counted_));
     counted_ = iterations;
   }
   /// Callbacks of the simplex have the bounds as they start, infinite.

@@ -39,7 +39,7 @@ struct IlpSettings {
   double free_divisor = 3;   // for the problem without the limit
   double small_divisor = 6;  // for solutions that need little memory
 };
-constexpr IlpSettings kSettings;
+constexpr IlpSettings kIlp;
 
 class IlpSolver {
  public:
@@ -96,8 +96,8 @@ class IlpSolver {
 
   void narrow_and_solve() {
     Reducer reducer(problem_);
-    double work = kSettings.first_work;
-    for (int round = 0; round < kSettings.rounds; ++round) {
+    double work = kIlp.first_work;
+    for (int round = 0; round < kIlp.rounds; ++round) {
       if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
       const Problem& core = reducer.core();
       if (round == 0) result_.core_nodes = core.nodes.size() - 1;
@@ -124,14 +124,14 @@ class IlpSolver {
         result_.solver = "bound";
         return;
       }
-      work = kSettings.work;
+      work = kIlp.work;
       if (removed == 0 || late()) break;
     }
     result_.solver = "search";
     if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
     const Problem& core = reducer.core();
-    if (!options_.mip || late() || mip_size(core) > kSettings.mip_variables) return;
-    if (is_enough(kSettings.mip_seconds * mip_size(core))) return;
+    if (!options_.mip || late() || mip_size(core) > kIlp.mip_variables) return;
+    if (is_enough(kIlp.mip_seconds * mip_size(core))) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
     const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, options_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than
@@ -194,18 +194,18 @@ class IlpSolver {
         }
       }
     };
-    for (int sweep = 0; sweep < kSettings.sweeps && !late(); ++sweep) {
+    for (int sweep = 0; sweep < kIlp.sweeps && !late(); ++sweep) {
       const double value = bound.sweep() - prices.priced_limit();
       mark();
-      const bool gained = value > best_bound + kSettings.gain * std::abs(best_bound);
+      const bool gained = value > best_bound + kIlp.gain * std::abs(best_bound);
       best_bound = std::max(best_bound, value);
       offer_bound(value);
       stalled = gained ? 0 : stalled + 1;
-      if (sweep % kSettings.decode_every == 2 || (limited && sweep % kSettings.decode_limited == 1))
+      if (sweep % kIlp.decode_every == 2 || (limited && sweep % kIlp.decode_limited == 1))
         try_solution(bound.decoded(), 0);
       if (closed()) break;
       if (!limited) {
-        if (stalled >= kSettings.patience) break;
+        if (stalled >= kIlp.patience) break;
         continue;
       }
       if (sweep % 2 == 1) {
@@ -219,10 +219,10 @@ class IlpSolver {
         }
       }
     }
-    if (!closed()) try_solution(bound.decoded(), kSettings.search_rounds);
+    if (!closed()) try_solution(bound.decoded(), kIlp.search_rounds);
     if (!closed()) {
       const std::optional<Solution> known = best_of_core(core, reducer);
-      if (known) try_solution(*known, kSettings.best_search_rounds);
+      if (known) try_solution(*known, kIlp.best_search_rounds);
     }
     // With the best solution known only now, one more look.
     if (!late() && !closed()) {
@@ -239,9 +239,8 @@ class IlpSolver {
       count += gone;
       reducer.remove(static_cast<int>(i), removed[i]);
     }
-    return count * kSettings.worth_removing > total
-               ? count
-               : 0;  // a handful does not pay for another round
+    return count * kIlp.worth_removing > total ? count
+                                               : 0;  // a handful does not pay for another round
   }
 
   const Problem& problem_;
@@ -259,10 +258,10 @@ void offer_small_solutions(const Problem& problem, IlpSolver& solver, double sec
   Problem small = problem;
   small.memory_limit = std::numeric_limits<int64_t>::max();
   for (Problem::Edge& edge : small.edges) {
-    for (double& cost : edge.cost) cost = cost == kInfeasible ? kInfeasible : kSettings.tie * cost;
+    for (double& cost : edge.cost) cost = cost == kInfeasible ? kInfeasible : kIlp.tie * cost;
   }
   int peak_time = -1;
-  for (int round = 0; round < kSettings.small_rounds; ++round) {
+  for (int round = 0; round < kIlp.small_rounds; ++round) {
     for (size_t i = 0; i < problem.nodes.size(); ++i) {
       const Problem::Node& node = problem.nodes[i];
       for (size_t a = 0; a < node.cost.size(); ++a) {
@@ -272,14 +271,14 @@ void offer_small_solutions(const Problem& problem, IlpSolver& solver, double sec
           for (const Problem::Interval& live : claim.live) {
             double weight = std::max(0, live.last - live.first + 1);
             if (live.first <= peak_time && peak_time <= live.last)
-              weight += kSettings.peak_weight * round;
+              weight += kIlp.peak_weight * round;
             weighted += weight * static_cast<double>(claim.bytes[a]);
           }
         }
-        small.nodes[i].cost[a] = weighted + kSettings.tie * node.cost[a];
+        small.nodes[i].cost[a] = weighted + kIlp.tie * node.cost[a];
       }
     }
-    const SolveResult result = IlpSolver(small, seconds / kSettings.small_rounds, options).run();
+    const SolveResult result = IlpSolver(small, seconds / kIlp.small_rounds, options).run();
     if (!result.solution) return;
     solver.offer(*result.solution);
     peak_time = evaluate(problem, *result.solution).peak_time;
@@ -302,13 +301,12 @@ SolveResult solve_ilp(const Problem& problem, const SolveOptions& options) {
     // Without the limit first: if that fits it is the answer, and its bound holds in any case.
     Problem relaxed = problem;
     relaxed.memory_limit = std::numeric_limits<int64_t>::max();
-    const SolveResult free =
-        IlpSolver(relaxed, options.seconds / kSettings.free_divisor, options).run();
+    const SolveResult free = IlpSolver(relaxed, options.seconds / kIlp.free_divisor, options).run();
     if (!free.solution) return timed(free);
     solver.offer(*free.solution);
     solver.offer_bound(free.lower_bound);
     if (evaluate(problem, *free.solution).cost != kInfeasible) return timed(free);
-    offer_small_solutions(problem, solver, options.seconds / kSettings.small_divisor, options);
+    offer_small_solutions(problem, solver, options.seconds / kIlp.small_divisor, options);
   }
   return timed(solver.run());
 }

@@ -29,7 +29,7 @@ struct LimitedSearchSettings {
   int rounds = 24;       // of adding some
   size_t segments = 48;  // each adds its worst time
 };
-constexpr LimitedSearchSettings kSettings;
+constexpr LimitedSearchSettings kLimitedSearch;
 
 /// Of each node's kept strategies those with the least slack, the best solution's among them;
 /// where memory is scarce, a third are those with the smallest results. `all`: is that all of
@@ -39,7 +39,7 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
   Kept out;
   for (size_t i = 0; i < narrowed.kept.size(); ++i) {
     const std::vector<int>& kept = narrowed.kept[i];
-    if (kept.size() <= kSettings.strategies) {
+    if (kept.size() <= kLimitedSearch.strategies) {
       out.push_back(kept);
       continue;
     }
@@ -57,9 +57,9 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
         if (chosen.size() < most) chosen.insert(kept[k]);
       }
     };
-    take(scarce ? kSettings.strategies * 2 / 3 : kSettings.strategies,
+    take(scarce ? kLimitedSearch.strategies * 2 / 3 : kLimitedSearch.strategies,
          [&](size_t k) { return narrowed.slack[i][k]; });
-    take(kSettings.strategies, [&](size_t k) {
+    take(kLimitedSearch.strategies, [&](size_t k) {
       int64_t bytes = 0;
       for (const Problem::Claim& claim : problem.nodes[i].claims)
         bytes += claim.bytes[static_cast<size_t>(kept[k])];
@@ -77,7 +77,7 @@ LimitedResult result_of(const Narrowed& narrowed) {
 }  // namespace
 
 double LimitedSearch::gap_at(int64_t limit) const {
-  return limit > 0 ? options_.gap : std::min(options_.gap, kSettings.free_gap);
+  return limit > 0 ? options_.gap : std::min(options_.gap, kLimitedSearch.free_gap);
 }
 
 LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit,
@@ -85,8 +85,9 @@ LimitedResult LimitedSearch::plain(const FactoredProblem& problem, int64_t limit
   double pairs = 0;
   for (const FactoredProblem::Edge& edge : problem.edges)
     pairs += static_cast<double>(edge.row.size()) * static_cast<double>(edge.column.size());
-  SR_REQUIRE(pairs <= kSettings.plain_pairs, invalid_input, "planner 'plain-ilp': the program has ",
-             pairs, " variables, ", kSettings.plain_pairs,
+  SR_REQUIRE(pairs <= kLimitedSearch.plain_pairs, invalid_input,
+             "planner 'plain-ilp': the program has ", pairs, " variables, ",
+             kLimitedSearch.plain_pairs,
              " are the most that HiGHS is given; take --planner ilp or a mesh of fewer axes");
   Problem whole = dense(problem);
   if (limit > 0) whole.memory_limit = limit;
@@ -114,13 +115,13 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   if (limit > 0) left.memory_limit = limit;
   SolveOptions options;
   options.seconds = beam            ? seconds
-                    : narrowed.best ? kSettings.polish_fraction * seconds
-                                    : kSettings.rescue_fraction * seconds;
+                    : narrowed.best ? kLimitedSearch.polish_fraction * seconds
+                                    : kLimitedSearch.rescue_fraction * seconds;
   options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
   options.weighs_steps = limit <= 0;
-  options.steps = limit > 0 ? kStepsToGain : kSettings.hope * kStepsToGain;
+  options.steps = limit > 0 ? kStepsToGain : kLimitedSearch.hope * kStepsToGain;
   options.mip = options_.proves;
   if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =
@@ -176,10 +177,11 @@ bool LimitedSearch::add_rows(const std::vector<int64_t>& capacity, const Solutio
   const size_t times = std::min(use.size(), capacity.size());
   std::set<int> rows(rows_.begin(), rows_.end());
   const size_t before = rows.size();
-  for (size_t s = 0; s < kSettings.segments; ++s) {
+  for (size_t s = 0; s < kLimitedSearch.segments; ++s) {
     int64_t most = 0;
     int worst = -1;
-    for (size_t t = times * s / kSettings.segments; t < times * (s + 1) / kSettings.segments; ++t) {
+    for (size_t t = times * s / kLimitedSearch.segments;
+         t < times * (s + 1) / kLimitedSearch.segments; ++t) {
       if (use[t] - capacity[t] <= most) continue;
       most = use[t] - capacity[t];
       worst = static_cast<int>(t);
@@ -208,7 +210,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity, const Sol
     least_peak = peak;
     smallest = solution;
   };
-  for (int round = 0; round < kSettings.rounds; ++round) {
+  for (int round = 0; round < kLimitedSearch.rounds; ++round) {
     if (fresh) {
       now = capacity.empty() || rows_.empty() ? problem_ : at_rows(capacity, limit);
       Solution known;

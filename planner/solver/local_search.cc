@@ -17,7 +17,7 @@ struct LocalSearchSettings {
   int kick_every = 4;    // moves of a forest
   int kicked_nodes = 3;  // whose strategies are drawn anew, so that the forest around them moves
 };
-constexpr LocalSearchSettings kSettings;
+constexpr LocalSearchSettings kLocalSearch;
 
 }  // namespace
 
@@ -109,7 +109,7 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
   std::vector<double> costs;
   std::vector<bool> stale = stale_nodes(solution);
   const bool limited = memory_.limited();
-  for (int pass = 0; pass < kSettings.passes; ++pass) {
+  for (int pass = 0; pass < kLocalSearch.passes; ++pass) {
     shuffle(order, random);
     bool changed = false;
     for (int i : order) {
@@ -123,7 +123,7 @@ void LocalSearch::descend(Solution& solution, std::mt19937_64& random) {
       local_costs(i, solution, costs);
       int best = mine;
       for (size_t a = 0; a < costs.size(); ++a) {
-        if (costs[a] < costs[static_cast<size_t>(best)] - kSettings.gain &&
+        if (costs[a] < costs[static_cast<size_t>(best)] - kLocalSearch.gain &&
             memory_.fits_after(i, mine, static_cast<int>(a))) {
           best = static_cast<int>(a);
         }
@@ -250,9 +250,9 @@ std::optional<Solution> LocalSearch::improve(Solution start, const LocalSearchOp
        round < options.rounds && idle < options.patience && best_cost > options.target; ++round) {
     if (late()) break;
     Solution next = best ? *best : current;
-    if (round % kSettings.kick_every == kSettings.kick_every - 1) {
+    if (round % kLocalSearch.kick_every == kLocalSearch.kick_every - 1) {
       // Kick: a few random choices, so that the forest around them is chosen anew.
-      for (int k = 0; k < kSettings.kicked_nodes; ++k) {
+      for (int k = 0; k < kLocalSearch.kicked_nodes; ++k) {
         const size_t i = random() % next.size();
         next[i] = static_cast<int>(random() % problem_.nodes[i].cost.size());
       }

@@ -15,6 +15,13 @@ inline constexpr size_t kLanes = 4;  // rows of tables are padded to multiples o
 
 inline size_t padded(size_t columns) { return (columns + kLanes - 1) / kLanes * kLanes; }
 
+/// The least of `size` values; kInfeasible of none.
+inline double least_of(const double* values, size_t size) {
+  double least = kInfeasible;
+  for (size_t a = 0; a < size; ++a) least = values[a] < least ? values[a] : least;
+  return least;
+}
+
 /// out[a] = min over rows b of cost_of(table[b][a], b), for all columns of a padded table.
 /// `kBlocks`: so many groups of lanes stay in registers.
 template <size_t kBlocks, class T, class CostOf>

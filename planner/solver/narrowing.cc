@@ -29,7 +29,7 @@ struct NarrowSettings {
   double worth_joining = 1e-4;  // relative: a join that gains less is the last
   size_t worth_removing = 10;   // one in so many strategies: less is not worth a copy
 };
-constexpr NarrowSettings kSettings;
+constexpr NarrowSettings kNarrow;
 
 class Narrower {
  public:
@@ -50,15 +50,15 @@ class Narrower {
     now_ = restricted(problem_, out_.kept);
     bound_.emplace(now_);
     if (options_.start != nullptr) offer(*options_.start);
-    const int most = memory_ ? kSettings.limited_sweeps : kSettings.sweeps;
+    const int most = memory_ ? kNarrow.limited_sweeps : kNarrow.sweeps;
     for (int sweep = 1; sweep <= most && !done(); ++sweep) {
       const double value = bound_->sweep() - prices_.priced_limit();
-      const bool gained = value > out_.lower_bound + kSettings.gain * std::abs(out_.lower_bound);
+      const bool gained = value > out_.lower_bound + kNarrow.gain * std::abs(out_.lower_bound);
       stalled_ = gained ? 0 : stalled_ + 1;
-      out_.lower_bound = std::max(out_.lower_bound, value - kSettings.rounding * std::abs(value));
-      if (sweep % kSettings.decode_every == 0) try_decoded();
-      if (sweep % kSettings.remove_every == 0) remove();
-      if (memory_ && sweep % kSettings.decode_every == 0) move_prices(value);
+      out_.lower_bound = std::max(out_.lower_bound, value - kNarrow.rounding * std::abs(value));
+      if (sweep % kNarrow.decode_every == 0) try_decoded();
+      if (sweep % kNarrow.remove_every == 0) remove();
+      if (memory_ && sweep % kNarrow.decode_every == 0) move_prices(value);
     }
     if (!memory_ && options_.descends && !good()) descend_trees();
     finish_slack();
@@ -76,7 +76,7 @@ class Narrower {
     if (end_.passed()) return true;
     if (memory_) return good() || prices_.settled();
     // The gap alone is no reason to end while solutions still get better.
-    return (good() && since_better_ >= kSettings.idle_solutions) || stalled_ >= kSettings.patience;
+    return (good() && since_better_ >= kNarrow.idle_solutions) || stalled_ >= kNarrow.patience;
   }
 
   /// Judges a solution of the whole problem.
@@ -115,7 +115,7 @@ class Narrower {
                                         [](const Seen& one, double c) { return one.cost < c; });
     if (place != seen_.end() && place->cost == cost) return;
     seen_.insert(place, {cost, solution});
-    if (seen_.size() > kSettings.starts) seen_.pop_back();
+    if (seen_.size() > kNarrow.starts) seen_.pop_back();
   }
 
   /// Whole trees choose anew, from several solutions, and these are joined: each node takes what it
@@ -124,7 +124,7 @@ class Narrower {
   void descend_trees() {
     const TreeDescent trees(now_);
     TreeDescentOptions under;
-    under.patience = kSettings.tree_patience;
+    under.patience = kNarrow.tree_patience;
     Kept choices(now_.nodes.size());
     const auto improve = [&](const Solution& from) {
       under.seconds = std::max(0.0, end_.left());
@@ -139,7 +139,7 @@ class Narrower {
     for (const Seen& one : seen_) {
       if (const std::optional<Solution> start = choices_in(one.solution, out_.kept))
         improve(*start);
-      if (good() || out_.gap() > kSettings.hopeless) return;
+      if (good() || out_.gap() > kNarrow.hopeless) return;
     }
     if (choices[0].empty()) return;
     while (!good() && !end_.passed()) {
@@ -149,7 +149,7 @@ class Narrower {
           narrow(joint, {options_.gap, end_.left(), 0, nullptr, false});
       if (!joined || !joined->best) return;
       improve(expanded(*joined->best, choices));
-      if (out_.cost >= before * (1 - kSettings.worth_joining)) return;
+      if (out_.cost >= before * (1 - kNarrow.worth_joining)) return;
     }
   }
 
@@ -183,7 +183,7 @@ class Narrower {
   /// Strategies that no better solution uses go.
   void remove() {
     if (!out_.best) return;
-    const double margin = out_.cost * (1 + kSettings.rounding) -
+    const double margin = out_.cost * (1 + kNarrow.rounding) -
                           (bound_->bound_before_sweep() - prices_.priced_limit());
     Kept less;
     size_t gone = 0, total = 0;
@@ -197,7 +197,7 @@ class Narrower {
       total += slack.size();
       if (less.back().empty()) return;  // the best solution is optimal to rounding
     }
-    if (gone * kSettings.worth_removing < total || !prune_impossible(now_, less)) return;
+    if (gone * kNarrow.worth_removing < total || !prune_impossible(now_, less)) return;
     now_ = restricted(now_, less);
     bound_->restrict(now_, less);
     for (size_t i = 0; i < less.size(); ++i) {

@@ -99,9 +99,9 @@ Parts take_apart(const std::string& text, const Mesh& mesh, const std::string& f
   return out;
 }
 
-class Finder {
+class RequestFinder {
  public:
-  Finder(Parts parts, const Graph& graph)
+  RequestFinder(Parts parts, const Graph& graph)
       : parts_(std::move(parts)), graph_(graph), moved_(moved_channels(graph)) {
     out_.by = parts_.by;
   }
@@ -188,7 +188,7 @@ class Finder {
 
 Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh,
                      const std::string& flag) {
-  return Finder(take_apart(text, mesh, flag), graph).run();
+  return RequestFinder(take_apart(text, mesh, flag), graph).run();
 }
 
 bool is_hint(std::string_view text) { return !text.empty() && text[0] == '?'; }

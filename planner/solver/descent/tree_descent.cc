@@ -12,7 +12,7 @@ namespace shardrun {
 namespace {
 
 /// Relative: a move that gains less has gained nothing.
-constexpr double kGain = 1e-7;
+constexpr double kSweepGain = 1e-7;
 /// Seconds of what is forbidden: of solutions that are, the one that breaks least is the best.
 constexpr double kForbidden = 1e9;
 /// A byte too many gets, with each look, this part of what it costs at the fullest time.
@@ -238,7 +238,7 @@ Solution TreeDescent::improve(Solution start, const TreeDescentOptions& options)
     }
     move(start, order_of(round, random), prices);
     const double now = cost(start, options);
-    idle = now < least * (1 - kGain) ? 0 : idle + 1;
+    idle = now < least * (1 - kSweepGain) ? 0 : idle + 1;
     if (now >= least) continue;
     least = now;
     best = start;
