@@ -119,10 +119,11 @@ InputContents contents_of(const Model::Impl& model) {
 /// each.
 PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
                        const std::function<void(const std::string&)>& on_progress = nullptr) {
-  options.arena_use = [&, on_progress](const Plan& candidate) {
+  options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate) {
     if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
-    return arena_use(programs->fullest(0), programs->graph());
+    return arena_use(programs->ample(limit) ? programs->of_rank(0) : programs->fullest(0),
+                     programs->graph());
   };
   options.retime = [&](Plan& candidate) {
     retime(*measures.train.of(candidate), cluster, candidate);
@@ -181,7 +182,9 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
-    return arena_use(measures.evaluation.of(plan, measures.train.of(out.train))->fullest(limit),
+    const std::shared_ptr<PlanPrograms> programs =
+        measures.evaluation.of(plan, measures.train.of(out.train));
+    return arena_use(programs->ample(limit) ? programs->of_rank(0) : programs->fullest(limit),
                      model.evaluation);
   };
   evaluation.retime = [&](Plan& plan) {

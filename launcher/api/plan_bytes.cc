@@ -13,7 +13,7 @@ namespace shardrun {
 namespace {
 
 bool fits(PlanPrograms& programs, int64_t limit) {
-  return limit == 0 || programs.fullest(limit).arena_bytes <= limit;
+  return programs.ample(limit) || programs.fullest(limit).arena_bytes <= limit;
 }
 
 /// Is there anything to keep, and room for it in the fullest rank? Plans are the same with it, and

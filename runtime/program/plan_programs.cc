@@ -34,6 +34,10 @@ std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
   return compile(partition_, plan, 0, traits_, {.stop_after = "keep_packed"}).setup;
 }
 
+bool PlanPrograms::ample(int64_t limit) {
+  return limit == 0 || of_rank(0).arena_bytes <= limit / 2;
+}
+
 const Program& PlanPrograms::fullest(int64_t limit) {
   const Program* most = &of_rank(0);
   for (int64_t rank : classes_.first) {

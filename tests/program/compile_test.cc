@@ -92,6 +92,10 @@ TEST(Compile, MakesOfAllRanksWhatItMakesOfOne) {
   for (int64_t rank = 0; rank < 4; ++rank)
     EXPECT_EQ(programs.of_rank(rank).arena_bytes,
               compile(graph, plan, cluster, rank, traits).arena_bytes);
+  const int64_t first = programs.of_rank(0).arena_bytes;
+  EXPECT_TRUE(programs.ample(0));
+  EXPECT_TRUE(programs.ample(2 * first));
+  EXPECT_FALSE(programs.ample(2 * first - 1));
 }
 
 }  // namespace

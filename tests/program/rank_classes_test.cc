@@ -64,6 +64,7 @@ TEST(RankClasses, SameClassSameBytes) {
         EXPECT_LE(like, static_cast<size_t>(rank));
         EXPECT_EQ(arena[like], arena.back()) << text << " rank " << rank;
         EXPECT_EQ(persistent[like], persistent.back()) << text << " rank " << rank;
+        EXPECT_LE(arena.back(), 2 * arena[0]) << text << ": PlanPrograms::ample takes it so";
       }
     }
   }
