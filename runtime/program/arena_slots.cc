@@ -2,6 +2,8 @@
 #include "program/arena_slots.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -19,39 +21,74 @@ std::vector<int64_t> bytes_alive(const std::vector<Slot>& slots, int steps) {
   return alive;
 }
 
+/// Slots that have a place, by offset. Times lie apart, so that many are compared at once.
+class Placed {
+ public:
+  explicit Placed(size_t most) : alive_(most + kWord) {}
+
+  /// Calls take(offset, bytes) with those that are alive with the slot, by offset, until it returns
+  /// false.
+  template <class Take>
+  void beside(const Slot& slot, const Take& take) {
+    const size_t count = offsets_.size();
+    for (size_t k = 0; k < count; ++k)
+      alive_[k] = (last_[k] >= slot.first) & (first_[k] <= slot.last);
+    std::fill_n(alive_.begin() + static_cast<std::ptrdiff_t>(count), kWord, uint8_t{0});
+    for (size_t k = 0; k < count; k += kWord) {
+      uint64_t word;
+      std::memcpy(&word, alive_.data() + k, kWord);
+      for (; word != 0; word &= word - 1) {
+        const size_t one = k + static_cast<size_t>(std::countr_zero(word)) / 8;
+        if (!take(offsets_[one], bytes_[one])) return;
+      }
+    }
+  }
+  void insert(const Slot& slot) {
+    const auto place =
+        std::upper_bound(offsets_.begin(), offsets_.end(), slot.offset) - offsets_.begin();
+    offsets_.insert(offsets_.begin() + place, slot.offset);
+    bytes_.insert(bytes_.begin() + place, slot.bytes);
+    first_.insert(first_.begin() + place, slot.first);
+    last_.insert(last_.begin() + place, slot.last);
+  }
+
+ private:
+  static constexpr size_t kWord = sizeof(uint64_t);
+
+  std::vector<int64_t> offsets_, bytes_;
+  std::vector<int> first_, last_;
+  std::vector<uint8_t> alive_;  // 1 or 0
+};
+
 /// Places the slots in the given order, each into the smallest gap that fits among those alive with
-/// it, else behind them. Returns the bytes used; gives up where they come to `most` or more.
+/// it, else behind them. Returns the bytes used; gives up where they come to more than `most`.
 int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_t most) {
-  std::vector<Slot> placed;  // by offset
-  placed.reserve(slots.size());
+  Placed placed(slots.size());
   int64_t total = 0;
   for (int index : order) {
     Slot& slot = slots[static_cast<size_t>(index)];
     int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
-    for (const Slot& p : placed) {
-      if (p.last < slot.first || p.first > slot.last) continue;
-      const int64_t gap = p.offset - cursor;
+    placed.beside(slot, [&](int64_t offset, int64_t bytes) {
+      const int64_t gap = offset - cursor;
       if (gap >= slot.bytes && gap < best_gap) {
         best = cursor;
         best_gap = gap;
-        if (gap == slot.bytes) break;  // none is smaller
+        if (gap == slot.bytes) return false;  // none is smaller
       }
-      cursor = std::max(cursor, p.offset + p.bytes);
-    }
+      cursor = std::max(cursor, offset + bytes);
+      return true;
+    });
     slot.offset = best >= 0 ? best : cursor;
     total = std::max(total, slot.offset + slot.bytes);
-    if (total >= most) break;
-    placed.insert(
-        std::upper_bound(placed.begin(), placed.end(), slot,
-                         [](const Slot& a, const Slot& b) { return a.offset < b.offset; }),
-        slot);
+    if (total > most) break;
+    placed.insert(slot);
   }
   return total;
 }
 
 }  // namespace
 
-int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough) {
+int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough, int64_t most) {
   const std::vector<int64_t> alive = bytes_alive(slots, steps);
   const int64_t bound = std::max(*std::max_element(alive.begin(), alive.end()), enough);
   std::vector<int> order(slots.size());
@@ -73,12 +110,12 @@ int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough) {
     return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
   };
   std::stable_sort(order.begin(), order.end(), by_bytes);
-  int64_t best = best_fit(slots, order, std::numeric_limits<int64_t>::max());
+  int64_t best = best_fit(slots, order, most);
   auto attempt = [&](const auto& less) {
     if (best <= bound) return;
     std::vector<Slot> other = slots;
     std::stable_sort(order.begin(), order.end(), less);
-    const int64_t total = best_fit(other, order, best);
+    const int64_t total = best_fit(other, order, std::min(best - 1, most));
     if (total < best) {
       best = total;
       slots = std::move(other);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace shardrun {
@@ -17,8 +18,10 @@ struct Slot {
 /// Gives every slot its offset, so that none overlaps another one alive with it. Returns the bytes
 /// used. The best of several orders: largest first is good on the whole, but a long-lived small
 /// buffer placed late can leave a hole, so bytes times time, and time of birth, are tried too,
-/// until it comes to `enough` or less.
-int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough = 0);
+/// until it comes to `enough` or less. Where all of them come to more than `most`, it returns more
+/// than that, and the offsets mean nothing.
+int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough = 0,
+                    int64_t most = std::numeric_limits<int64_t>::max());
 
 /// Slots that are held longer: each up to its step of `wanted`, by at most `window` steps. All grow
 /// by a step at a time; where a step would hold more bytes than the fullest of all, a slot ends

@@ -168,7 +168,7 @@ class SlotMap {
     const int64_t bytes = place_slots(slots_, steps);
     if (!program.fused.empty()) {
       std::vector<Slot> apart = slots_for_chains();
-      if (place_slots(apart, steps) <= bytes) slots_ = std::move(apart);
+      if (place_slots(apart, steps, 0, bytes) <= bytes) slots_ = std::move(apart);
     }
     if (collectives == Collectives::apart) hold_beside(bytes);
     program.arena_bytes = program.persistent_bytes + bytes;
@@ -233,7 +233,7 @@ class SlotMap {
     for (int window = steps; window > 0; window /= kShorterWindow) {
       std::vector<Slot> held = lengthened(slots_, wanted, window, steps);
       if (held == slots_) return;
-      if (place_slots(held, steps, bytes) > bytes) continue;
+      if (place_slots(held, steps, bytes, bytes) > bytes) continue;
       slots_ = std::move(held);
       return;
     }
