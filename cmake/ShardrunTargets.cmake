@@ -98,10 +98,6 @@ function(shardrun_compile_options target)
     $<$<COMPILE_LANGUAGE:CUDA>:${SHARDRUN_CUDA_WARNINGS}>)
 endfunction()
 
-# Of a library that computes little: quicker to compile by a third. At -O1 GCC 12 takes an optional that is not there for
-# one that is read.
-set(SHARDRUN_LIGHT_OPTIONS $<$<CONFIG:Release>:-O1> -Wno-maybe-uninitialized)
-
 # Open MPI as a container's root, with more ranks than cores that then do not spin. ThreadSanitizer does not see through
 # its shared-memory transport's copies. Tests have threads whatever OpenMP is given as limits where they are started.
 # Discovered rules are kept in the build tree, never in the user's cache: they are of these sources, and save the tests
