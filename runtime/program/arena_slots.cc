@@ -29,7 +29,7 @@ class Placed {
   /// Calls take(offset, bytes) with those that are alive with the slot, by offset, until it returns
   /// false.
   template <class Take>
-  void beside(const Slot& slot, const Take& take) {
+  void alive_with(const Slot& slot, const Take& take) {
     const size_t count = offsets_.size();
     for (size_t k = 0; k < count; ++k)
       alive_[k] = (last_[k] >= slot.first) & (first_[k] <= slot.last);
@@ -68,7 +68,7 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_
   for (int index : order) {
     Slot& slot = slots[static_cast<size_t>(index)];
     int64_t cursor = 0, best = -1, best_gap = std::numeric_limits<int64_t>::max();
-    placed.beside(slot, [&](int64_t offset, int64_t bytes) {
+    placed.alive_with(slot, [&](int64_t offset, int64_t bytes) {
       const int64_t gap = offset - cursor;
       if (gap >= slot.bytes && gap < best_gap) {
         best = cursor;
