@@ -182,8 +182,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
-    const std::shared_ptr<PlanPrograms> programs =
-        measures.evaluation.of(plan, measures.train.of(out.train));
+    const auto programs = measures.evaluation.of(plan, measures.train.of(out.train));
     return arena_use(programs->ample(limit) ? programs->of_rank(0) : programs->fullest(limit),
                      model.evaluation);
   };
@@ -499,7 +498,9 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   Plan out = plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
   out.keep_casts = plan.train.keep_casts;  // or the two could not be compared
   out.keep_packed = plan.train.keep_packed;
-  retime(*measures.train.of(out), plan.cluster, out);
+  const std::shared_ptr<PlanPrograms> programs = measures.train.of(out);
+  out.bytes = programs->fullest(0).arena_bytes;
+  retime(*programs, plan.cluster, out);
   return out;
 }
 

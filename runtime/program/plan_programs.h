@@ -28,8 +28,8 @@ class PlanPrograms {
   /// What rank 0 would do before its first step under this plan if `plan` says what it keeps.
   std::vector<Step> setup_keeping(const Plan& plan) const;
   /// Does the first rank, which has the largest shards, take at most half of the limit (0: none)?
-  /// Others have more halos, or meet other peers, but none takes twice as much: all fit, and need
-  /// not be laid out to know it.
+  /// Others have more halos, or meet other peers, but are not expected to take twice as much. So
+  /// plans are compared by it; those that are run are counted on every rank.
   bool ample(int64_t limit);
   /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).
   const Program& fullest(int64_t limit);
