@@ -23,6 +23,7 @@ class Signals : public testing::Test {
     };
     model("--layers 1 --hidden 16 --heads 2 --vocab 256 --context 8", "quick.onnx");
     model("--layers 2 --hidden 512 --heads 8 --vocab 256 --context 256 --no-weights", "slow.onnx");
+    model("--layers 12 --hidden 64 --heads 8 --vocab 256 --context 64 --no-weights", "deep.onnx");
   }
   static void TearDownTestSuite() {
     delete at_;
@@ -125,8 +126,9 @@ TEST_F(Signals, DuringPlanningEndAtOnce) {
   constexpr char kPlans[] = "grep -q ^data: .out";
   for (const auto& [ranks, sent] : std::vector<std::pair<Ranks, std::string>>{
            {threads(2), "TERM"}, {threads(2), "INT"}, {mpi(2), "TERM"}, {mpi(2), "INT"}}) {
-    const Outcome run =  // so little memory makes the search a long one
-        interrupted(ranks, "slow.onnx --arena 60MiB", kPlans, "kill -" + sent + " $pid");
+    const Outcome run =  // a search of minutes
+        interrupted(ranks, "deep.onnx --planner mcts-arguments --plan-seconds 100000", kPlans,
+                    "kill -" + sent + " $pid");
     const std::string name = ranks.mpi ? "TERM" : sent;  // what mpirun sends in either case
     EXPECT_EQ(run.status, ranks.mpi ? 1 : sent == "TERM" ? 143 : 130) << describe(run);
     EXPECT_EQ(at_->read("m.jsonl"), "");
@@ -141,7 +143,7 @@ TEST_F(Signals, DuringPlanningEndAtOnce) {
 
 TEST_F(Signals, ASecondOneEndsAtOnce) {
   const Outcome run =
-      interrupted(threads(1), "slow.onnx", kTrains, "kill -TERM $pid; sleep 0.2; kill -TERM $pid");
+      interrupted(threads(1), "slow.onnx", kTrains, "kill -TERM $pid; sleep 0.05; kill -TERM $pid");
   EXPECT_EQ(run.status, 143) << describe(run);
   EXPECT_EQ(message(run), "ended at once by SIGTERM");
   const Json report = Json::parse(at_->read("r.json"), nullptr, false);
