@@ -83,6 +83,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   endif()
 endif()
 
+# GCC's garbage collector starts at 500 MB in place of 128: a tenth to a sixth of the time of a large source.
+set(SHARDRUN_COMPILER_MEMORY)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  set(SHARDRUN_COMPILER_MEMORY "SHELL:--param ggc-min-heapsize=500000")
+endif()
+
 # Clang compiles the fuzzers alone, and warns of other things than GCC.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   list(REMOVE_ITEM SHARDRUN_WARNINGS -Werror)
@@ -94,7 +100,7 @@ set(SHARDRUN_CUDA_WARNINGS -Werror=all-warnings -Xcompiler=-Wall,-Werror --diag-
 
 function(shardrun_compile_options target)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:${SHARDRUN_WARNINGS} ${SHARDRUN_NATIVE_OPTIONS}>
+    $<$<COMPILE_LANGUAGE:CXX>:${SHARDRUN_WARNINGS} ${SHARDRUN_COMPILER_MEMORY} ${SHARDRUN_NATIVE_OPTIONS}>
     $<$<COMPILE_LANGUAGE:CUDA>:${SHARDRUN_CUDA_WARNINGS}>)
 endfunction()
 
