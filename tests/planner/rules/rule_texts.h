@@ -25,7 +25,7 @@ inline Node node(const std::string& op, Attrs attrs = {}) {
 }
 
 inline Rules all_rules(const std::string& op, const Attrs& attrs, std::vector<TensorType> in,
-                const Evidence& evidence = {}) {
+                       const Evidence& evidence = {}) {
   Rules rules;
   for (const auto& option : discover(node(op, attrs), in, evidence).options)
     rules.insert(to_string(option));
@@ -34,7 +34,7 @@ inline Rules all_rules(const std::string& op, const Attrs& attrs, std::vector<Te
 
 /// Cuts only: no operand is partial.
 inline Rules cuts(const std::string& op, const Attrs& attrs, std::vector<TensorType> in,
-           const Evidence& evidence = {}) {
+                  const Evidence& evidence = {}) {
   Rules rules;
   for (const std::string& r : all_rules(op, attrs, std::move(in), evidence)) {
     if (r.substr(0, r.find("->")).find('P') == std::string::npos) rules.insert(r);
@@ -44,7 +44,7 @@ inline Rules cuts(const std::string& op, const Attrs& attrs, std::vector<TensorT
 
 /// Options with operands that are partial sums.
 inline Rules sums(const std::string& op, const Attrs& attrs, std::vector<TensorType> in,
-           const Evidence& evidence = {}) {
+                  const Evidence& evidence = {}) {
   Rules rules;
   for (const std::string& r : all_rules(op, attrs, std::move(in), evidence)) {
     if (r.substr(0, r.find("->")).find("P(sum)") != std::string::npos) rules.insert(r);
