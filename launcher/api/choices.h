@@ -5,8 +5,8 @@
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/named.h"
 #include "graph/onnx/import.h"
-#include "named.h"
 
 namespace shardrun {
 

@@ -66,7 +66,7 @@ Tensor shaped(const Tensor& tensor, const Shape& shape) {
 
 class Golden : public testing::TestWithParam<Case> {
  protected:
-  const GoldenModel golden_ = test::load_golden(GetParam().model, GetParam().exporter, "");
+  const GoldenModel golden_ = test::load_golden(GetParam().model, GetParam().exporter, {});
 
   /// Of two names of a tied weight PyTorch's exporter keeps the last, named_parameters() the first.
   std::string golden_name(const std::string& kind, const std::string& parameter) const {

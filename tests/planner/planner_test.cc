@@ -11,9 +11,8 @@ namespace shardrun {
 namespace {
 
 /// All widths equal.
-Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer = "adamw") {
-  return test::perceptron(batch, std::vector<int64_t>(static_cast<size_t>(layers) + 1, width),
-                          {.kind = optimizer});
+Graph mlp(int64_t batch, int64_t width, int layers) {
+  return test::perceptron(batch, std::vector<int64_t>(static_cast<size_t>(layers) + 1, width), {});
 }
 
 Cluster cluster() {

@@ -29,7 +29,7 @@ Graph mlp() {
   import.evaluate = run_reference;
   import.has_own_loss = false;
   TrainingStepOptions options;
-  options.loss = "mse";
+  options.loss = LossKind::mse;
   return make_training_step(import_onnx(SHARDRUN_GOLDEN "/rfc_mlp.onnx", import), options).train;
 }
 
