@@ -171,7 +171,7 @@ TEST(Allocation, NoneInAStepOfTwoRanks) {
   for (const char* planner : {"fsdp", "megatron"}) {
     SCOPED_TRACE(planner);
     PlanOptions options;
-    options.planner = planner;
+    options.planner = parse_planner(planner);
     RuleCache rules;
     const Plan plan = plan_shardings(graph, Mesh::parse("ranks=2"), host_cluster(), options, rules);
     const auto world = make_local_communicators(2);

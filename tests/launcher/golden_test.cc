@@ -147,7 +147,7 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
     SCOPED_TRACE(planner);
     PlanOptions options;
     const bool cut = std::string(planner) == "cut";
-    options.planner = cut ? "ilp" : planner;
+    options.planner = parse_planner(cut ? "ilp" : planner);
     for (const Value& value : graph.values()) {
       Sharding sharding = Sharding::replicated(value.type.shape.size());
       if (value.role == Role::batch) sharding.dims.front() = {0};

@@ -36,7 +36,7 @@ Graph mlp() {
 Plan plan_of(const Graph& graph, const std::string& mesh,
              const std::vector<std::string>& requests) {
   PlanOptions options;
-  options.planner = "propagate";
+  options.planner = parse_planner("propagate");
   options.requests = requests;
   const Plan plan =
       plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, test::rules());

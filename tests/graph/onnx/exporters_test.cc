@@ -67,7 +67,7 @@ TEST(OnnxExporters, KerasThroughJax2onnxOnAMesh) {
   const Graph graph = training_graph(model.forward);
   const Mesh mesh = Mesh::parse("data=2");
   PlanOptions options;
-  options.planner = "dp";
+  options.planner = parse_planner("dp");
   RuleCache rules;
   const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
   const test::ShardedRun run =
