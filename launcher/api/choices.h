@@ -20,6 +20,11 @@ inline constexpr Named<ImportOptions::Shared> kSharedWeights[] = {
 inline constexpr Named<ImportOptions::Statistics> kRunningStatistics[] = {
     {"pytorch", ImportOptions::Statistics::pytorch}, {"onnx", ImportOptions::Statistics::onnx}};
 
+/// May results of the forward pass be computed again: PlanRequest::recompute.
+enum class Recompute { automatic, never };
+inline constexpr Named<Recompute> kRecomputes[] = {{"auto", Recompute::automatic},
+                                                   {"never", Recompute::never}};
+
 enum class AnnotationUse { hint, required, ignore };
 inline constexpr Named<AnnotationUse> kAnnotationUses[] = {{"hint", AnnotationUse::hint},
                                                            {"required", AnnotationUse::required},

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "base/process/process_memory.h"
+#include "choices.h"
 #include "error_context.h"
 #include "exec/data/data.h"
 #include "explain/analysis.h"
@@ -139,8 +140,7 @@ bool asks_for_tactics(PlannerKind kind) {
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
 void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
                     int64_t limit, Measures& measures, TrainingPlan::Impl& out) {
-  SR_REQUIRE(request.recompute == "auto" || request.recompute == "never", invalid_input,
-             "--recompute is '", request.recompute, "', wanted auto or never");
+  const Recompute recompute = parse_choice("--recompute", kRecomputes, request.recompute);
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   const std::vector<std::string> tactics = mesh_tactics(request.tactics);
   SR_REQUIRE(mesh || tactics.empty(), invalid_input, "--tactic '", tactics[0],
@@ -160,7 +160,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   }
   PlanOptions options =
       laying_out(plan_options(model, request, limit), out.cluster, measures, request.on_progress);
-  options.recompute = request.recompute == "auto" && model.no_training.empty();
+  options.recompute = recompute == Recompute::automatic && model.no_training.empty();
   AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
   options.requests.insert(options.requests.end(), annotated.requests.begin(),
                           annotated.requests.end());
