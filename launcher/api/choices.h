@@ -1,6 +1,7 @@
 // Options that are one of a few names, parsed where they come in.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/dtype.h"
@@ -17,6 +18,7 @@ inline constexpr Named<ModelStep> kModelSteps[] = {
 inline constexpr Named<DType> kComputeTypes[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
 inline constexpr Named<ImportOptions::Shared> kSharedWeights[] = {
     {"keep", ImportOptions::Shared::keep}, {"split", ImportOptions::Shared::split}};
+inline constexpr Named<ImportOptions::Mode> kModes[] = {{"train", ImportOptions::Mode::train}};
 inline constexpr Named<ImportOptions::Statistics> kRunningStatistics[] = {
     {"pytorch", ImportOptions::Statistics::pytorch}, {"onnx", ImportOptions::Statistics::onnx}};
 
@@ -24,6 +26,10 @@ inline constexpr Named<ImportOptions::Statistics> kRunningStatistics[] = {
 enum class Recompute { automatic, never };
 inline constexpr Named<Recompute> kRecomputes[] = {{"auto", Recompute::automatic},
                                                    {"never", Recompute::never}};
+
+/// TrainOptions::target_shift; auto says nothing.
+inline constexpr Named<std::optional<int>> kTargetShifts[] = {
+    {"auto", std::nullopt}, {"0", 0}, {"1", 1}};
 
 enum class AnnotationUse { hint, required, ignore };
 inline constexpr Named<AnnotationUse> kAnnotationUses[] = {{"hint", AnnotationUse::hint},

@@ -97,12 +97,10 @@ ImportOptions import_options(const ModelOptions& options) {
     };
   }
   if (!options.shared.empty()) out.shared = parse_choice("shared", kSharedWeights, options.shared);
-  SR_REQUIRE(options.mode.empty() || options.mode == "train", invalid_input, "mode '", options.mode,
-             "' is not train");
+  if (!options.mode.empty()) out.mode = parse_choice("mode", kModes, options.mode);
   SR_REQUIRE(options.loss.empty() || options.loss_output.empty(), invalid_input, "loss '",
              options.loss, "' is computed on the first output, and loss-output '",
              options.loss_output, "' is one already; leave out one of the two");
-  if (options.mode == "train") out.mode = ImportOptions::Mode::train;
   out.statistics =
       parse_choice("running statistics", kRunningStatistics, options.running_statistics);
   return out;

@@ -1,4 +1,5 @@
 // The public face of the model builders.
+#include "choices.h"
 #include "models/gat.h"
 #include "models/gns.h"
 #include "models/gpt.h"
@@ -85,12 +86,7 @@ int64_t write_wide_resnet(const WideResNetModel& model, const std::string& path)
   return at_boundary([&] {
     WideResNetOptions options =
         model.preset.empty() ? WideResNetOptions{} : wide_resnet_preset(model.preset);
-    if (model.family) {
-      using Family = WideResNetOptions::Family;
-      SR_REQUIRE(*model.family == "imagenet" || *model.family == "cifar", invalid_input, "family '",
-                 *model.family, "' is not one of imagenet, cifar");
-      options.family = *model.family == "cifar" ? Family::cifar : Family::imagenet;
-    }
+    if (model.family) options.family = parse_choice("family", kFamilies, *model.family);
     take(options.layers, model.layers);
     take(options.width, model.width);
     take(options.channels, model.channels);
