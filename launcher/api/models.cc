@@ -49,9 +49,10 @@ int64_t write_gpt(const GptModel& model, const std::string& path) {
                "top-k and capacity are those of a mixture; give its number of experts");
     take(options.top_k, model.top_k);
     take(options.capacity, model.capacity);
-    take(options.norm, model.norm);
-    take(options.mlp, model.mlp);
-    take(options.positions, model.positions);
+    if (model.norm) options.norm = parse_choice("norm", kGptNorms, *model.norm);
+    if (model.mlp) options.mlp = parse_choice("mlp", kGptMlps, *model.mlp);
+    if (model.positions)
+      options.positions = parse_choice("positions", kGptPositions, *model.positions);
     take(options.biases, model.biases);
     take(options.tied, model.tied);
     options.dropout = model.dropout;

@@ -222,9 +222,9 @@ TEST(Tactics, StateLiesAsUpdatesMakeIt) {
   test::expect_trains_as_one(graph, plan_of(graph, "a=2,b=3", {"#1@a/0", "#1@b/1"}));
   GptOptions options = small();
   options.kv_heads = 1;
-  options.norm = "rms";
-  options.mlp = "geglu";
-  options.positions = "rotary";
+  options.norm = GptOptions::Norm::rms;
+  options.mlp = GptOptions::Mlp::geglu;
+  options.positions = GptOptions::Positions::rotary;
   options.biases = false;
   const Graph mixed = gpt_step(options, {}, true);
   const Plan plan = plan_of(mixed, "a=2", {"batch@a", "wte.weight.1@a"});
