@@ -92,8 +92,7 @@ TEST(Pipeline, EachArrowIsAFunctionOfItsName) {
   called.insert(called.end(),
                 {"discover", "build_problem", "solve", "extract_plan", "compile", "Executor"});
   (void)&build_problem;
-  (void)static_cast<SolveResult (*)(const Problem&, const std::string&, const SolveOptions&)>(
-      &solve);
+  (void)static_cast<SolveResult (*)(const Problem&, SolverKind, const SolveOptions&)>(&solve);
   (void)&extract_plan;
   const std::vector<std::string> picture = words_of_picture();
   const auto has = [](const std::vector<std::string>& words, const std::string& word) {
