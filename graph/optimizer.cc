@@ -63,11 +63,9 @@ ValueId accumulate(Graph& graph, ValueId value, const std::string& name) {
 }
 
 void check_options(const OptimizerOptions& options) {
-  SR_REQUIRE(options.kind == "adamw" || options.kind == "adam" || options.kind == "sgd",
-             invalid_input, "optimizer '", options.kind, "' is not one of adamw, adam, sgd");
-  SR_REQUIRE(!options.nesterov || (options.kind == "sgd" && options.momentum > 0), invalid_input,
-             "nesterov wants the optimizer sgd with a momentum above 0, got ", options.kind,
-             " and ", options.momentum);
+  SR_REQUIRE(!options.nesterov || (options.kind == OptimizerKind::sgd && options.momentum > 0),
+             invalid_input, "nesterov wants the optimizer sgd with a momentum above 0, got ",
+             name_of(kOptimizers, options.kind), " and ", options.momentum);
   SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate,
              ", wanted 1 or more");
 }
@@ -148,7 +146,7 @@ void add_update(Graph& graph, const OptimizerOptions& options, ValueId p, ValueI
     if (file_shape != type.shape) graph.file_shapes[id] = file_shape;
     return id;
   };
-  if (options.kind == "sgd") {
+  if (options.kind == OptimizerKind::sgd) {
     const ValueId buffer = add_state(kMomentum);
     const auto next = graph.add_node("sgd", {read, grad, buffer, lr, step, scale},
                                      {{"momentum", options.momentum},
@@ -165,7 +163,7 @@ void add_update(Graph& graph, const OptimizerOptions& options, ValueId p, ValueI
                                       {"beta2", options.beta2},
                                       {"eps", options.eps},
                                       {"weight_decay", decay},
-                                      {"decoupled", int64_t{options.kind == "adamw"}}},
+                                      {"decoupled", int64_t{options.kind == OptimizerKind::adamw}}},
                                      "update/" + name);
     graph.updates[p] = next[0];
     graph.updates[m] = next[1];

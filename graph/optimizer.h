@@ -4,12 +4,17 @@
 
 #include <string>
 
+#include "base/named.h"
 #include "graph/graph.h"
 
 namespace shardrun {
 
+enum class OptimizerKind { adamw, adam, sgd };
+inline constexpr Named<OptimizerKind> kOptimizers[] = {
+    {"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd}};
+
 struct OptimizerOptions {
-  std::string kind = "adamw";  // adamw, adam, sgd
+  OptimizerKind kind = OptimizerKind::adamw;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double momentum = 0.9;  // sgd
   bool nesterov = false;  // sgd: a step along g + momentum * buffer

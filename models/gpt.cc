@@ -1,7 +1,6 @@
 // GPT-2, LLaMA and Gemma node by node.
 #include "models/gpt.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -24,9 +23,9 @@ GptOptions llama_8b() {
   o.context = 4096;
   o.kv_heads = 8;
   o.mlp_width = 14336;
-  o.norm = "rms";
-  o.mlp = "swiglu";
-  o.positions = "rotary";
+  o.norm = GptOptions::Norm::rms;
+  o.mlp = GptOptions::Mlp::swiglu;
+  o.positions = GptOptions::Positions::rotary;
   o.rotary_base = 500000;
   o.biases = o.tied = false;
   return o;
@@ -43,9 +42,9 @@ GptOptions t7b() {
   o.context = 2048;
   o.head_width = 256;
   o.mlp_width = 49152 / 2;
-  o.norm = "rms";
-  o.mlp = "geglu";
-  o.positions = "rotary";
+  o.norm = GptOptions::Norm::rms;
+  o.mlp = GptOptions::Mlp::geglu;
+  o.positions = GptOptions::Positions::rotary;
   o.biases = false;
   return o;
 }
@@ -72,9 +71,9 @@ GptOptions itx() {
   o.mlp_width = 4096;
   o.vocab = 50257;
   o.context = 2048;
-  o.norm = "rms";
-  o.mlp = "swiglu";
-  o.positions = "rotary";
+  o.norm = GptOptions::Norm::rms;
+  o.mlp = GptOptions::Mlp::swiglu;
+  o.positions = GptOptions::Positions::rotary;
   o.biases = false;
   return o;
 }
@@ -115,8 +114,8 @@ class GptWriter {
         kv_heads_(options.kv_heads.value_or(options.heads)),
         width_(options.head_width.value_or(options.hidden / options.heads)),
         mlp_width_(options.mlp_width.value_or(4 * options.hidden)),
-        rotary_(options.positions == "rotary"),
-        modern_(options.norm == "rms" || rotary_ || kv_heads_ != options.heads),
+        rotary_(options.positions == GptOptions::Positions::rotary),
+        modern_(options.norm == GptOptions::Norm::rms || rotary_ || kv_heads_ != options.heads),
         w_("gpt", {.weights = options.weights, .seed = options.seed, .opset = modern_ ? 23 : 20}) {}
 
   int64_t write(const std::string& path) {
@@ -185,7 +184,7 @@ class GptWriter {
 
   std::string norm(const std::string& x, const std::string& name) {
     std::vector<std::string> in = {x, w_.filled(w_.prefix + name + ".weight", {o_.hidden}, 1)};
-    if (o_.norm == "rms")
+    if (o_.norm == GptOptions::Norm::rms)
       return w_.node("RMSNormalization", in, {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
     if (o_.biases) in.push_back(w_.filled(w_.prefix + name + ".bias", {o_.hidden}, 0));
     return w_.node("LayerNormalization", in, {{"axis", int64_t{-1}}, {"epsilon", 1e-5}});
@@ -280,12 +279,13 @@ class GptWriter {
 
   std::string mlp(const std::string& x, const Layer& layer) {
     std::string y;
-    if (o_.mlp == "gelu") {
+    if (o_.mlp == GptOptions::Mlp::gelu) {
       y = gelu(layer(x, "c_fc", o_.hidden, mlp_width_, 0.02));
     } else {
       const std::string gate = layer(x, "gate", o_.hidden, mlp_width_, 0.02);
-      const std::string open =
-          o_.mlp == "geglu" ? gelu(gate) : w_.node("Mul", {gate, w_.node("Sigmoid", {gate})});
+      const std::string open = o_.mlp == GptOptions::Mlp::geglu
+                                   ? gelu(gate)
+                                   : w_.node("Mul", {gate, w_.node("Sigmoid", {gate})});
       y = w_.node("Mul", {open, layer(x, "up", o_.hidden, mlp_width_, 0.02)});
     }
     return layer(y, "c_proj", mlp_width_, o_.hidden, residual_deviation());
@@ -331,11 +331,6 @@ class GptWriter {
   std::string mask_, cos_, sin_;
 };
 
-void check_choice(const char* name, const std::string& got, const std::vector<std::string>& known) {
-  if (std::find(known.begin(), known.end(), got) != known.end()) return;
-  fail(ErrorKind::invalid_input, name, " '", got, "' is not one of ", listed(known));
-}
-
 }  // namespace
 
 GptOptions gpt_preset(const std::string& name) { return preset_named(gpt_sizes(), name); }
@@ -350,9 +345,6 @@ int64_t write_gpt(const GptOptions& options, const std::string& path) {
                "experts and top-k must be at least 1, got ",
                size);
   }
-  check_choice("norm", options.norm, {"layer", "rms"});
-  check_choice("mlp", options.mlp, {"gelu", "swiglu", "geglu"});
-  check_choice("positions", options.positions, {"learned", "rotary"});
   SR_REQUIRE(options.head_width || options.hidden % options.heads == 0, invalid_input,
              "hidden=", options.hidden, " is not a multiple of heads=", options.heads,
              "; give --head-width");
@@ -360,7 +352,7 @@ int64_t write_gpt(const GptOptions& options, const std::string& path) {
   SR_REQUIRE(options.heads % kv_heads == 0, invalid_input, "heads=", options.heads,
              " is not a multiple of kv-heads=", kv_heads);
   const int64_t width = options.head_width.value_or(options.hidden / options.heads);
-  SR_REQUIRE(options.positions != "rotary" || width % 2 == 0, invalid_input,
+  SR_REQUIRE(options.positions != GptOptions::Positions::rotary || width % 2 == 0, invalid_input,
              "rotary positions turn pairs: the head's width is ", width, ", wanted an even one");
   SR_REQUIRE(options.dropout >= 0 && options.dropout < 1, invalid_input, "dropout is ",
              options.dropout, ", wanted at least 0 and below 1");

@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "base/named.h"
+
 namespace shardrun {
 
 /// The defaults make a GPT-2 (Radford et al., 2019). LLaMA (Touvron et al., 2023) is norm=rms,
@@ -21,9 +23,12 @@ struct GptOptions {
   std::optional<int64_t> experts;     // MLPs of a mixture in each block; absent: one MLP
   int64_t top_k = 2;                  // experts that a token is sent to
   double capacity = 1.25;             // tokens that an expert takes, of its even share
-  std::string norm = "layer";         // layer, rms
-  std::string mlp = "gelu";           // gelu (by tanh); gated: swiglu, geglu
-  std::string positions = "learned";  // learned, rotary
+  enum class Norm { layer, rms };
+  Norm norm = Norm::layer;
+  enum class Mlp { gelu, swiglu, geglu };  // gelu is by tanh; the others are gated
+  Mlp mlp = Mlp::gelu;
+  enum class Positions { learned, rotary };
+  Positions positions = Positions::learned;
   double rotary_base = 10000;
   bool biases = true;   // of linear layers and norms
   bool tied = true;     // the head is the embedding
@@ -31,6 +36,14 @@ struct GptOptions {
   bool weights = true;  // false: each weight is described, so that each rank makes its own shard
   uint64_t seed = 0;
 };
+
+inline constexpr Named<GptOptions::Norm> kGptNorms[] = {{"layer", GptOptions::Norm::layer},
+                                                        {"rms", GptOptions::Norm::rms}};
+inline constexpr Named<GptOptions::Mlp> kGptMlps[] = {{"gelu", GptOptions::Mlp::gelu},
+                                                      {"swiglu", GptOptions::Mlp::swiglu},
+                                                      {"geglu", GptOptions::Mlp::geglu}};
+inline constexpr Named<GptOptions::Positions> kGptPositions[] = {
+    {"learned", GptOptions::Positions::learned}, {"rotary", GptOptions::Positions::rotary}};
 
 /// tiny, gpt2-124m, gpt2-350m, gpt2-774m, gpt2-1558m, llama-8b, itx, t2b, t7b, and metadist-1, -2,
 /// -4, -8, MetaDist's Table 2. Throws invalid_input with the names there are.

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/named.h"
+
 namespace shardrun {
 
 struct WideResNetOptions {
@@ -26,6 +28,9 @@ struct WideResNetOptions {
   uint64_t seed = 0;
   std::string recipe;  // flags of `shardrun train` that the file carries; "": the loss alone
 };
+
+inline constexpr Named<WideResNetOptions::Family> kFamilies[] = {
+    {"imagenet", WideResNetOptions::Family::imagenet}, {"cifar", WideResNetOptions::Family::cifar}};
 
 /// wrn-16-4, wrn-28-10, wrn-40-2 … with their paper's recipe, wrn-50-2, wrn-101-2, resnet-18 …, and
 /// metadist-1, -2, -4, -8, MetaDist's Table 3. Throws invalid_input with the names there are.

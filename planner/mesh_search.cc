@@ -5,7 +5,6 @@
 #include <optional>
 #include <set>
 
-#include "planner/schedule/schedule.h"
 #include "planner/solver/deadline.h"
 
 namespace shardrun {
@@ -82,11 +81,10 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
                     const PlanOptions& options, double total_seconds, RuleCache& rules,
                     PlanReport* report, std::vector<MeshTrial>* trials) {
   const Deadline end(kMoreThanExpected * total_seconds, Deadline::Clock::work);
-  const std::vector<Mesh> meshes =
-      candidate_meshes(ranks, cluster, baseline_names(options.planner));
-  SR_REQUIRE(!meshes.empty(), invalid_input, "planner '", options.planner, "': ", ranks,
-             " ranks make no mesh of ", baseline_names(options.planner),
-             " axes; give one, as --mesh data=1,model=", ranks);
+  const auto names = static_cast<int>(options.planner.baselines.size());
+  const std::vector<Mesh> meshes = candidate_meshes(ranks, cluster, names);
+  SR_REQUIRE(!meshes.empty(), invalid_input, "planner '", to_string(options.planner), "': ", ranks,
+             " ranks make no mesh of ", names, " axes; give one, as --mesh data=1,model=", ranks);
   std::optional<Plan> best;
   std::optional<Error> refusal;  // of the mesh that could do with the fewest bytes
   int64_t least_bytes = std::numeric_limits<int64_t>::max();

@@ -11,7 +11,7 @@ namespace shardrun {
 /// of axes the most even first. Meshes that differ only in the order of axes are one unless they
 /// lie on the nodes otherwise: within a node 12 ranks give 12; 3x4, 2x6; 2x2x3; on nodes of 8, 16
 /// ranks give 16; 4x4, 2x8, 8x2; 2x2x4, 4x2x2. One rank has one mesh, without axes.
-/// `names` (baseline_names): 0 for a search; 1 leaves out what differs only in how many axes share
+/// `names`: of baselines; 0 for a search; 1 leaves out what differs only in how many axes share
 /// the work over equal links; more wants meshes with so many axes, in every order.
 std::vector<Mesh> candidate_meshes(int64_t ranks, const Cluster& cluster, int names = 0);
 

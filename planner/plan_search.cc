@@ -290,7 +290,8 @@ LimitedOptions::Method PlanSearch::method() const {
 LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use) {
   LaidOut out{extract_plan(*posed_, solution, share), node_seconds(*posed_, solution)};
   Plan& plan = out.plan;
-  plan.planner = planner_ == PlannerKind::automatic ? "ilp" : options_.planner;
+  plan.planner = to_string(planner_ == PlannerKind::automatic ? PlannerChoice{PlannerKind::ilp}
+                                                              : options_.planner);
   plan.recompute = options_.recomputed;
   const FactoredProblem& claims = joint_->problem;
   use = options_.arena_use
@@ -354,11 +355,11 @@ void PlanSearch::restrict(SearchSpace& space) {
 /// Throws where nothing was found, though memory is no matter.
 void PlanSearch::require_a_plan(const LimitedResult& found) const {
   if (found.solution) return;
-  SR_REQUIRE(planner_ != PlannerKind::plain_ilp, invalid_input, "planner '", options_.planner,
-             "': HiGHS found no plan on mesh ", mesh_.to_string(), " in ", options_.solve_seconds,
-             " s; give it longer with --plan-seconds");
-  fail(ErrorKind::invalid_input, "planner '", options_.planner, "' allows no plan on mesh ",
-       mesh_.to_string(), "; take another mesh or planner");
+  SR_REQUIRE(planner_ != PlannerKind::plain_ilp, invalid_input, "planner '",
+             to_string(options_.planner), "': HiGHS found no plan on mesh ", mesh_.to_string(),
+             " in ", options_.solve_seconds, " s; give it longer with --plan-seconds");
+  fail(ErrorKind::invalid_input, "planner '", to_string(options_.planner),
+       "' allows no plan on mesh ", mesh_.to_string(), "; take another mesh or planner");
 }
 
 /// Leaves at most as many bytes for claims, node by node, as this solution's arena does.

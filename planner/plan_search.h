@@ -100,7 +100,7 @@ class PlanSearch {
   const Mesh& mesh_;
   const Cluster& cluster_;
   const PlanOptions& options_;
-  const PlannerKind planner_ = *planner_named(options_.planner);
+  const PlannerKind planner_ = options_.planner.kind;
   RuleCache& rules_;
   ReshardTimes own_times_;
   ReshardTimes& times_;

@@ -244,7 +244,7 @@ class Planning {
 
   /// The step with more and more computed again: of what a plan keeps at its fullest moment,
   /// capacity for a fraction and its powers, whatever the limit is.
-  std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner) {
+  std::vector<Version*> computing_again(const LaidOut& base, const PlannerChoice& planner) {
     if (!may_recompute()) return {};
     const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
     const auto most = static_cast<double>(*std::max_element(alive.begin(), alive.end()));
@@ -260,7 +260,7 @@ class Planning {
                            static_cast<double>(options_.memory_limit - rest),
                            kLimit.close_capacity);
   }
-  std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner,
+  std::vector<Version*> computing_again(const LaidOut& base, const PlannerChoice& planner,
                                         double capacity, double factor) {
     std::vector<Version*> out;
     const ValueBytes bytes = local_bytes(graph_, base.plan);
@@ -274,7 +274,7 @@ class Planning {
     }
     return out;
   }
-  Version& computing_again(std::set<std::string> chosen, const std::string& planner) {
+  Version& computing_again(std::set<std::string> chosen, const PlannerChoice& planner) {
     for (Version& known : versions_) {
       if (known.options.planner == planner && known.options.recomputed == chosen) return known;
     }
@@ -290,10 +290,10 @@ class Planning {
     if (std::exchange(looked_baselines_, true) || !is_free() || options_.pool != nullptr ||
         !options_.tactics.empty() || graph_.updates.empty())
       return baselines_;
-    for (const std::string& name : baselines_of(mesh_)) {
+    for (PlannerChoice& known : baselines_of(mesh_)) {
       Version& version = versions_.emplace_back();
       version.options = options_;
-      version.options.planner = name;
+      version.options.planner = std::move(known);
       if (open(version)) baselines_.push_back(&version);
     }
     const auto claims = [](const Version* one) { return one->search->least_claims(); };
@@ -444,7 +444,7 @@ class Planning {
   const Cluster& cluster_;
   PlanOptions options_;
   StrategyPool pool_;
-  const PlannerKind kind_ = *planner_named(options_.planner);
+  const PlannerKind kind_ = options_.planner.kind;
   RuleCache& rules_;
   PlanReport& report_;
   std::deque<Version> versions_;  // the first: nothing computed again, no known parallelism
@@ -459,7 +459,6 @@ class Planning {
 
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
-  check_planner(options.planner);
   PlanReport unread;
   const PlanUnder plan_under = [&](const PlanOptions& under, PlanReport& its) {
     return Planning(graph, mesh, cluster, under, rules, its).run();

@@ -8,6 +8,7 @@
 
 #include "graph/plan.h"
 #include "planner/cost/cluster.h"
+#include "planner/planner_choice.h"
 #include "planner/reshard/reshard_table.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/numbered_rows.h"
@@ -21,9 +22,9 @@ namespace shardrun {
 using StrategyPool = std::map<std::string, std::vector<NodePlan>>;
 
 struct PlanOptions {
-  std::string planner = "auto";  // of planner/names/search_names.h
-  int64_t memory_limit = 0;      // arena bytes a rank; 0: not limited
-  double solve_seconds = 10;     // of work of the search (planner/solver/deadline.h)
+  PlannerChoice planner = {};  // parse_planner
+  int64_t memory_limit = 0;    // arena bytes a rank; 0: not limited
+  double solve_seconds = 10;   // of work of the search (planner/solver/deadline.h)
   uint64_t seed = 0;
   /// Of a Schedule, in order (planner/schedule/schedule.h): axes that they name hold what they say,
   /// others nothing.

@@ -115,32 +115,31 @@ std::string why_no_loss(const Graph& graph) {
           : "say --loss cross-entropy or --loss mse");
 }
 
-std::string attach_loss(Graph& graph, const std::string& kind) {
+std::string attach_loss(Graph& graph, std::optional<LossKind> kind) {
   SR_REQUIRE(!graph.outputs.empty(), invalid_input, "the model has no output");
-  SR_REQUIRE(kind.empty() || kind == "cross-entropy" || kind == "mse", invalid_input, "loss '",
-             kind, "' is not one of cross-entropy, mse");
-  if (kind.empty() && graph.loss != kNoValue) return "";
+  if (!kind && graph.loss != kNoValue) return "";
   const ValueId first = graph.outputs[0];
   const TensorType& type = graph.type(first);
   if (is_float(type.dtype) && element_count(type.shape) == 1) {
-    SR_REQUIRE(kind.empty(), invalid_input, "first output '", graph.value(first).name,
-               "' is a scalar and so the loss already; leave --loss ", kind, " out");
+    SR_REQUIRE(!kind, invalid_input, "first output '", graph.value(first).name,
+               "' is a scalar and so the loss already; leave --loss ", name_of(kLosses, *kind),
+               " out");
     graph.loss = type.shape.empty()
                      ? first
                      : graph.add("reshape", {first}, {{"shape", std::vector<int64_t>{}}}, "loss");
     return "";
   }
-  if (kind == "mse") {
+  if (kind == LossKind::mse) {
     attach_mse(graph);
     return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
   }
-  const std::string lacking = kind.empty() ? why_no_loss(graph) : "";
+  const std::string lacking = kind ? "" : why_no_loss(graph);
   SR_REQUIRE(lacking.empty(), invalid_input, lacking);
   attach_cross_entropy(graph);
   const ValueId logits = logits_of(graph);
   return "loss: cross-entropy of '" + graph.value(logits).name + "' against the target" +
          (logits != first ? " (the logits of the softmax that the model ends in)" : "") +
-         (kind.empty() ? " (assumed: the inputs are tokens)" : "");
+         (kind ? "" : " (assumed: the inputs are tokens)");
 }
 
 namespace {

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
+#include "base/named.h"
 #include "graph/graph.h"
 
 namespace shardrun {
@@ -12,18 +14,22 @@ namespace shardrun {
 /// The input that attach_loss adds; the data source fills it.
 inline constexpr const char* kTarget = "target";
 
-/// Sets graph.loss, unless the model has one and `kind` is "". A floating scalar as first output is
-/// the loss itself (`kind` must then be "" ). Otherwise `kind` says what to compute on the first
-/// output against a new batch input kTarget:
-///   cross-entropy  outputs[0] [..., classes], or its logits where it is their softmax, target i64
+/// What is computed on the first output against a new batch input kTarget.
+///   cross_entropy  outputs[0] [..., classes], or its logits where it is their softmax, target i64
 ///                  [...]; mean over targets other than -100, NaN if there are none, as PyTorch's
 ///   mse            outputs[0], target of the same type; mean of squared differences
-/// "" with a non-scalar output: cross-entropy if some batch input is integer and has the shape of
+enum class LossKind { cross_entropy, mse };
+inline constexpr Named<LossKind> kLosses[] = {{"cross-entropy", LossKind::cross_entropy},
+                                              {"mse", LossKind::mse}};
+
+/// Sets graph.loss, unless the model has one and `kind` is none. A floating scalar as first output
+/// is the loss itself (`kind` must then be none). Otherwise it is that kind.
+/// None with a non-scalar output: cross_entropy if some batch input is integer and has the shape of
 /// the output without its last dim (a language model), else throws invalid_input asking for a loss.
 /// Returns a sentence about what was done, empty for a loss that the model brings.
-std::string attach_loss(Graph& graph, const std::string& kind);
+std::string attach_loss(Graph& graph, std::optional<LossKind> kind);
 
-/// Why attach_loss(graph, "") would throw for want of a loss; "": it would not.
+/// Why attach_loss(graph, {}) would throw for want of a loss; "": it would not.
 std::string why_no_loss(const Graph& graph);
 
 /// The ignore_index of a cross_entropy that counts every label: one that no data holds.

@@ -7,7 +7,6 @@
 #include "graph/passes/movement.h"
 #include "graph/passes/pass_table.h"
 #include "graph/passes/schedule.h"
-#include "graph/passes/training.h"
 
 namespace shardrun {
 namespace {

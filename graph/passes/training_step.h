@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "graph/graph.h"
 #include "graph/optimizer.h"
 #include "graph/passes/fusion/fuse.h"
+#include "graph/passes/training.h"
 
 namespace shardrun {
 
@@ -21,7 +23,7 @@ struct TrainingStep {
 };
 
 struct TrainingStepOptions {
-  std::string loss;  // as attach_loss takes it
+  std::optional<LossKind> loss;  // as attach_loss takes it
   OptimizerOptions optimizer;
   bool bf16 = false;
   bool cut_keys = false;  // attention in parts whose keys can be cut (split_attention)

@@ -1,12 +1,13 @@
 // Options that are one of a few names, parsed where they come in.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/dtype.h"
 #include "base/error.h"
+#include "base/named.h"
 #include "graph/onnx/import.h"
-#include "named.h"
 
 namespace shardrun {
 
@@ -17,8 +18,18 @@ inline constexpr Named<ModelStep> kModelSteps[] = {
 inline constexpr Named<DType> kComputeTypes[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
 inline constexpr Named<ImportOptions::Shared> kSharedWeights[] = {
     {"keep", ImportOptions::Shared::keep}, {"split", ImportOptions::Shared::split}};
+inline constexpr Named<ImportOptions::Mode> kModes[] = {{"train", ImportOptions::Mode::train}};
 inline constexpr Named<ImportOptions::Statistics> kRunningStatistics[] = {
     {"pytorch", ImportOptions::Statistics::pytorch}, {"onnx", ImportOptions::Statistics::onnx}};
+
+/// May results of the forward pass be computed again: PlanRequest::recompute.
+enum class Recompute { automatic, never };
+inline constexpr Named<Recompute> kRecomputes[] = {{"auto", Recompute::automatic},
+                                                   {"never", Recompute::never}};
+
+/// TrainOptions::target_shift; auto says nothing.
+inline constexpr Named<std::optional<int>> kTargetShifts[] = {
+    {"auto", std::nullopt}, {"0", 0}, {"1", 1}};
 
 enum class AnnotationUse { hint, required, ignore };
 inline constexpr Named<AnnotationUse> kAnnotationUses[] = {{"hint", AnnotationUse::hint},

@@ -12,7 +12,6 @@
 #include "exec/data/data.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/training.h"
 #include "graph/passes/training_step.h"
 #include "graph/plan.h"
 #include "inference/forward.h"
@@ -98,12 +97,10 @@ ImportOptions import_options(const ModelOptions& options) {
     };
   }
   if (!options.shared.empty()) out.shared = parse_choice("shared", kSharedWeights, options.shared);
-  SR_REQUIRE(options.mode.empty() || options.mode == "train", invalid_input, "mode '", options.mode,
-             "' is not train");
+  if (!options.mode.empty()) out.mode = parse_choice("mode", kModes, options.mode);
   SR_REQUIRE(options.loss.empty() || options.loss_output.empty(), invalid_input, "loss '",
              options.loss, "' is computed on the first output, and loss-output '",
              options.loss_output, "' is one already; leave out one of the two");
-  if (options.mode == "train") out.mode = ImportOptions::Mode::train;
   out.statistics =
       parse_choice("running statistics", kRunningStatistics, options.running_statistics);
   return out;
@@ -187,9 +184,18 @@ void check_patterns(const char* flag, const std::vector<std::string>& patterns, 
              "': no parameter's name matches; --verbose lists them");
 }
 
+OptimizerKind optimizer_of(const ModelOptions& options) {
+  return parse_choice("optimizer", kOptimizers, options.optimizer);
+}
+
 /// AdamW is the optimizer of language models, and who trains those clips at 1.
 double clip_of(const ModelOptions& options) {
-  return options.clip.value_or(options.optimizer == "adamw" ? 1 : 0);
+  return options.clip.value_or(optimizer_of(options) == OptimizerKind::adamw ? 1 : 0);
+}
+
+std::optional<LossKind> loss_of(const ModelOptions& options) {
+  if (options.loss.empty()) return std::nullopt;
+  return parse_choice("loss", kLosses, options.loss);
 }
 
 /// A note for each pattern of --freeze that matches something, but nothing that would be trained
@@ -210,7 +216,7 @@ void note_idle_patterns(const std::vector<std::string>& patterns, ImportReport& 
 
 OptimizerOptions optimizer_options(const ModelOptions& options) {
   OptimizerOptions out;
-  out.kind = options.optimizer;
+  out.kind = optimizer_of(options);
   out.beta1 = options.beta1;
   out.beta2 = options.beta2;
   out.eps = options.eps;
@@ -310,7 +316,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   impl.options.accumulate = count_micro_batches(impl.options, samples_of(graph));
   if (impl.options.keep_outputs) impl.outputs = report.outputs;
   TrainingStepOptions options;
-  options.loss = impl.options.loss;
+  options.loss = loss_of(impl.options);
   options.optimizer = optimizer_options(impl.options);
   options.bf16 = parse_compute_type(impl.options.dtype) == DType::bf16;
   options.cut_keys = impl.options.cut_keys;
@@ -344,6 +350,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
 
 void check_model_options(const ModelOptions& o) {
   parse_compute_type(o.dtype);
+  loss_of(o);
   auto in_range = [](const char* name, double value, double low, double high) {
     SR_REQUIRE(value >= low && value < high, invalid_input, name, " is ", value,
                ", wanted at least ", low, " and below ", high);

@@ -1,4 +1,5 @@
 // The public face of the model builders.
+#include "choices.h"
 #include "models/gat.h"
 #include "models/gns.h"
 #include "models/gpt.h"
@@ -48,9 +49,10 @@ int64_t write_gpt(const GptModel& model, const std::string& path) {
                "top-k and capacity are those of a mixture; give its number of experts");
     take(options.top_k, model.top_k);
     take(options.capacity, model.capacity);
-    take(options.norm, model.norm);
-    take(options.mlp, model.mlp);
-    take(options.positions, model.positions);
+    if (model.norm) options.norm = parse_choice("norm", kGptNorms, *model.norm);
+    if (model.mlp) options.mlp = parse_choice("mlp", kGptMlps, *model.mlp);
+    if (model.positions)
+      options.positions = parse_choice("positions", kGptPositions, *model.positions);
     take(options.biases, model.biases);
     take(options.tied, model.tied);
     options.dropout = model.dropout;
@@ -85,12 +87,7 @@ int64_t write_wide_resnet(const WideResNetModel& model, const std::string& path)
   return at_boundary([&] {
     WideResNetOptions options =
         model.preset.empty() ? WideResNetOptions{} : wide_resnet_preset(model.preset);
-    if (model.family) {
-      using Family = WideResNetOptions::Family;
-      SR_REQUIRE(*model.family == "imagenet" || *model.family == "cifar", invalid_input, "family '",
-                 *model.family, "' is not one of imagenet, cifar");
-      options.family = *model.family == "cifar" ? Family::cifar : Family::imagenet;
-    }
+    if (model.family) options.family = parse_choice("family", kFamilies, *model.family);
     take(options.layers, model.layers);
     take(options.width, model.width);
     take(options.channels, model.channels);

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "base/process/process_memory.h"
+#include "choices.h"
 #include "error_context.h"
 #include "exec/data/data.h"
 #include "explain/analysis.h"
@@ -24,7 +25,6 @@
 #include "plan_bytes.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/rules/rule_file.h"
-#include "planner/schedule/schedule.h"
 #include "planner/space/plan_check.h"
 #include "ranks/backend.h"
 #include "ranks/capacity.h"
@@ -39,7 +39,7 @@ namespace {
 constexpr size_t kShownNotes = 5;
 
 void check_request(const PlanRequest& request) {
-  check_planner(request.planner);
+  parse_planner(request.planner);
   SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
              ", wanted 1 or more, or 0 for those that there are");
   SR_REQUIRE(request.memory_bytes >= 0, invalid_input, "--memory is ", request.memory_bytes,
@@ -132,8 +132,7 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
 }
 
 /// Planners whose tactics are of the training step's values.
-bool asks_for_tactics(const std::string& planner) {
-  const std::optional<PlannerKind> kind = kind_named(kPlanners, planner);
+bool asks_for_tactics(PlannerKind kind) {
   return kind == PlannerKind::propagate || kind == PlannerKind::mcts ||
          kind == PlannerKind::mcts_arguments;
 }
@@ -141,8 +140,7 @@ bool asks_for_tactics(const std::string& planner) {
 /// The search, on rank 0. `limit`: bytes of a rank; 0: none.
 void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
                     int64_t limit, Measures& measures, TrainingPlan::Impl& out) {
-  SR_REQUIRE(request.recompute == "auto" || request.recompute == "never", invalid_input,
-             "--recompute is '", request.recompute, "', wanted auto or never");
+  const Recompute recompute = parse_choice("--recompute", kRecomputes, request.recompute);
   const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
   const std::vector<std::string> tactics = mesh_tactics(request.tactics);
   SR_REQUIRE(mesh || tactics.empty(), invalid_input, "--tactic '", tactics[0],
@@ -162,7 +160,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   }
   PlanOptions options =
       laying_out(plan_options(model, request, limit), out.cluster, measures, request.on_progress);
-  options.recompute = request.recompute == "auto" && model.no_training.empty();
+  options.recompute = recompute == Recompute::automatic && model.no_training.empty();
   AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
   options.requests.insert(options.requests.end(), annotated.requests.begin(),
                           annotated.requests.end());
@@ -178,7 +176,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
   evaluation.tactics.clear();
-  if (asks_for_tactics(options.planner)) evaluation.planner = "auto";
+  if (asks_for_tactics(options.planner.kind)) evaluation.planner = {};
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
@@ -373,7 +371,7 @@ Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks)
 
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit) {
   PlanOptions options;
-  options.planner = request.planner;
+  options.planner = parse_planner(request.planner);
   options.requests = request.shard;
   options.tactics = mesh_tactics(request.tactics);
   options.strict = request.strict;
@@ -489,7 +487,7 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   const int64_t asked = asked_bytes(request);
   const int64_t limit = asked > 0 ? asked : plan.request.memory_bytes;
   PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
-  options.planner = plan.train.planner;
+  options.planner = parse_planner(plan.train.planner);
   options.requests = plan.request.shard;
   options.tactics = mesh_tactics(plan.request.tactics);
   options.recomputed = plan.train.recompute;

@@ -21,7 +21,7 @@ constexpr int64_t kAnyBytes = std::numeric_limits<int64_t>::max() / 4;
 Mesh played_mesh(const PlanRequest& request) {
   SR_REQUIRE(request.plan_file.empty(), invalid_input, "--plan ", request.plan_file,
              ": a game begins with tactics, not with a plan; leave it out");
-  const std::optional<PlannerKind> kind = planner_named(request.planner);
+  const PlannerKind kind = parse_planner(request.planner).kind;
   SR_REQUIRE(kind == PlannerKind::automatic || kind == PlannerKind::mcts ||
                  kind == PlannerKind::mcts_arguments,
              invalid_input, "--planner ", request.planner,
@@ -46,11 +46,11 @@ struct PlanSession::Impl {
         mesh(played_mesh(asked)),
         cluster(planned_cluster(the_world, asked, mesh.size())),
         options(plan_options(the_model.impl(), asked, 0)) {
-    options.planner = "auto";
+    GameOptions game_rules;
+    game_rules.arguments_only = options.planner.kind == PlannerKind::mcts_arguments;
+    options.planner = {};
     options.tactics.clear();  // the game begins with them
     search.emplace(model.impl().train, mesh, cluster, options, rules);
-    GameOptions game_rules;
-    game_rules.arguments_only = planner_named(request.planner) == PlannerKind::mcts_arguments;
     game_rules.memory_limit = asked_bytes(request) > 0   ? asked_bytes(request)
                               : cluster.memory_bytes > 0 ? cluster.memory_bytes
                                                          : kAnyBytes;
@@ -119,7 +119,7 @@ void PlanSession::undo() {
 
 TacticReport PlanSession::report() {
   PlanRequest request = impl_->request;
-  request.planner = "auto";
+  request.planner = name_of(kPlanners, PlannerKind::automatic);
   request.tactics = tactics();
   request.ranks = static_cast<int>(impl_->mesh.size());
   return report_tactics(impl_->world, impl_->model, request);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "choices.h"
 #include "planner/contest/problem_file.h"
 #include "planner/solver/solver.h"
 #include "ranks/world.h"
@@ -17,6 +18,7 @@ double reserve(double seconds) { return std::min(4.0, 0.4 + 0.025 * seconds); }
 
 SolveReport solve_problem(const SolveRequest& request) {
   return at_boundary([&] {
+    const SolverKind solver = parse_choice("solver", kSolvers, request.solver);
     const double begin = now_seconds();
     const auto elapsed = [&] { return now_seconds() - begin; };
     const double seconds = request.seconds - reserve(request.seconds);
@@ -35,7 +37,7 @@ SolveReport solve_problem(const SolveRequest& request) {
     options.seed = request.seed;
     options.nodes = request.nodes;
     options.threads = request.threads;
-    SolveResult result = solve(problem, request.solver, options);
+    SolveResult result = solve(problem, solver, options);
     report.found = result.solution.has_value();
     if (report.found) report.choices = std::move(*result.solution);
     if (!report.found) {

@@ -34,12 +34,17 @@ struct Stage {
   int64_t bytes_without = 0;
 };
 
+PlannerKind planner_of(const PlanRequest& request) {
+  return at_boundary([&] { return parse_planner(request.planner).kind; });
+}
+
 /// Tactics are finished by propagation, unless the request says how; whatever memory that takes.
 PlanRequest of_tactics(PlanRequest request) {
   request.strict = false;
   request.memory_bytes = kNoLimit;
   request.arena_bytes = 0;
-  if (request.planner == "auto") request.planner = "propagate";
+  if (planner_of(request) == PlannerKind::automatic)
+    request.planner = name_of(kPlanners, PlannerKind::propagate);
   return request;
 }
 
@@ -161,7 +166,8 @@ std::string prices_text(World& world, const Model& model, const PlanRequest& req
 }  // namespace
 
 std::string explain_tactics(World& world, const Model& model, const PlanRequest& request) {
-  if (mesh_tactics(request.tactics).empty() && request.planner != "propagate") return "";
+  if (mesh_tactics(request.tactics).empty() && planner_of(request) != PlannerKind::propagate)
+    return "";
   std::vector<Stage> stages;
   // Before the tactic that makes turns, a step is one of them.
   const bool turns = at_boundary([&] { return turns_of(request.tactics).has_value(); });

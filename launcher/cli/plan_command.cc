@@ -25,9 +25,7 @@ int run_plan(World& world, Arguments& args, const PlanFiles& files) {
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
                                                    : mesh_ranks(args.plan.mesh);
   const auto [model, plan, tried] = load_and_plan(world, args);
-  const std::string tactics = args.plan.tactics.empty() && args.plan.planner != "propagate"
-                                  ? ""
-                                  : explain_tactics(world, model, args.plan);
+  const std::string tactics = explain_tactics(world, model, args.plan);
   if (!world.leader()) return 0;
   std::printf("%s", tactics.c_str());
   std::printf("%s", plan_details(model, plan).c_str());

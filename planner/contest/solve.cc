@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "planner/names/search_names.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/solver.h"
 
@@ -27,11 +26,7 @@ SolveResult best_of(const SolveResult& first, SolveResult second) {
 
 }  // namespace
 
-SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options) {
-  const std::optional<SolverKind> named = kind_named(kSolvers, solver);
-  SR_REQUIRE(named, invalid_input, "solver '", solver, "' is not known; known are ",
-             names_of(kSolvers));
-  const SolverKind kind = *named;
+SolveResult solve(const Problem& problem, SolverKind kind, const SolveOptions& options) {
   const bool goes_on = kind == SolverKind::ilp_lns || kind == SolverKind::beam_lns;
   const Deadline end(options.seconds, options.clock);
   check_problem(problem);

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <string>
 
-#include "named.h"
+#include "base/named.h"
 
 namespace shardrun {
 

@@ -41,20 +41,6 @@ std::optional<std::string_view> split_last(std::string_view& text, char separato
   return last;
 }
 
-/// The names of baselines that `planner` joins; empty if one of them is none.
-std::vector<Baseline> names_in(const std::string& planner) {
-  std::vector<Baseline> out;
-  for (size_t begin = 0; begin <= planner.size();) {
-    const size_t end = std::min(planner.find('+', begin), planner.size());
-    const std::optional<Baseline> kind =
-        kind_named(kBaselines, std::string_view(planner).substr(begin, end - begin));
-    if (!kind) return {};
-    out.push_back(*kind);
-    begin = end + 1;
-  }
-  return out;
-}
-
 bool on_model(Baseline kind) { return kind == Baseline::megatron || kind == Baseline::megatron_sp; }
 
 /// What stands in front of @: a target, or whose names or numbers.
@@ -146,45 +132,32 @@ Schedule known_schedule(Baseline baseline, int axis) {
   return {};
 }
 
-std::optional<PlannerKind> planner_named(const std::string& name) {
-  return names_in(name).empty() ? kind_named(kPlanners, name) : PlannerKind::baselines;
-}
-
-void check_planner(const std::string& name) {
-  SR_REQUIRE(planner_named(name), invalid_input, "planner '", name, "' is not known; known are ",
-             known_planners());
-}
-
-std::optional<Schedule> baseline_schedule(const std::string& planner, const Mesh& mesh) {
-  std::vector<Baseline> names = names_in(planner);
-  if (names.empty()) return std::nullopt;
+std::optional<Schedule> baseline_schedule(const PlannerChoice& planner, const Mesh& mesh) {
+  std::vector<Baseline> ones = planner.baselines;
+  if (ones.empty()) return std::nullopt;
   const auto axes = static_cast<size_t>(mesh.axis_count());
-  if (names.size() == 1) names.resize(axes, names[0]);
-  SR_REQUIRE(names.size() == axes || axes == 0, invalid_input, "planner '", planner, "' names ",
-             names.size(), " mesh axes, the mesh ", mesh.to_string(), " has ", axes,
+  if (ones.size() == 1) ones.resize(axes, ones[0]);
+  SR_REQUIRE(ones.size() == axes || axes == 0, invalid_input, "planner '", to_string(planner),
+             "' names ", ones.size(), " mesh axes, the mesh ", mesh.to_string(), " has ", axes,
              "; give each axis one, as --planner fsdp+megatron --mesh data=2,model=4 does");
   Schedule out;
   for (size_t axis = 0; axis < axes; ++axis) {
-    for (Cut& cut : known_schedule(names[axis], static_cast<int>(axis)))
+    for (Cut& cut : known_schedule(ones[axis], static_cast<int>(axis)))
       out.push_back(std::move(cut));
   }
   return out;
 }
 
-int baseline_names(const std::string& planner) {
-  return static_cast<int>(names_in(planner).size());
-}
-
-std::vector<std::string> baselines_of(const Mesh& mesh) {
-  std::vector<std::string> out;
+std::vector<PlannerChoice> baselines_of(const Mesh& mesh) {
+  std::vector<PlannerChoice> out;
   if (mesh.size() == 1) return out;
-  std::map<std::string, Baseline> known;  // by name, the order in which they are tried
+  std::map<std::string_view, Baseline> known;  // by name, the order in which they are tried
   for (const Named<Baseline>& one : kBaselines) known.emplace(one.name, one.kind);
-  for (const auto& [name, kind] : known) out.push_back(name);
+  for (const auto& [name, kind] : known) out.push_back({PlannerKind::baselines, {kind}});
   if (mesh.axis_count() != 2) return out;
   for (const auto& [name, kind] : known) {
     for (const auto& [other, its] : known) {
-      if (on_model(kind) != on_model(its)) out.push_back(name + "+" + other);
+      if (on_model(kind) != on_model(its)) out.push_back({PlannerKind::baselines, {kind, its}});
     }
   }
   return out;
@@ -198,17 +171,16 @@ Schedule parse_tactics(const std::vector<std::string>& texts, const Mesh& mesh) 
   return out;
 }
 
-std::optional<Schedule> schedule_of(const std::string& planner,
+std::optional<Schedule> schedule_of(const PlannerChoice& planner,
                                     const std::vector<std::string>& tactics, const Mesh& mesh) {
   std::optional<Schedule> baseline = baseline_schedule(planner, mesh);
   SR_REQUIRE(!baseline || tactics.empty(), invalid_input, "--tactic '", tactics.front(),
-             "' and --planner ", planner,
+             "' and --planner ", to_string(planner),
              ": a baseline is a list of tactics itself; leave out one");
   if (baseline) return baseline;
-  if (tactics.empty() && planner_named(planner) != PlannerKind::propagate) return std::nullopt;
+  if (tactics.empty() && planner.kind != PlannerKind::propagate) return std::nullopt;
   Schedule out = parse_tactics(tactics, mesh);
-  const std::optional<PlannerKind> kind = planner_named(planner);
-  if (kind == PlannerKind::mcts || kind == PlannerKind::mcts_arguments) {
+  if (planner.kind == PlannerKind::mcts || planner.kind == PlannerKind::mcts_arguments) {
     for (int axis = 0; axis < mesh.axis_count(); ++axis)  // the search goes on from there
       out.push_back({Target::automatic, axis, "", 0, {}, ""});
   }

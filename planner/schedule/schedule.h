@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "graph/mesh.h"
-#include "planner/names/search_names.h"
+#include "planner/planner_choice.h"
 
 namespace shardrun {
 
@@ -74,24 +74,17 @@ std::vector<AxisCuts> cuts_by_axis(const Schedule& schedule, const Mesh& mesh);
 /// A baseline along an axis.
 Schedule known_schedule(Baseline baseline, int axis);
 
-/// Which planner has this name; nullopt: none.
-std::optional<PlannerKind> planner_named(const std::string& name);
-/// Throws invalid_input, with the names that there are, if it is none of them.
-void check_planner(const std::string& name);
-/// "fsdp+megatron": one name for each axis of the mesh, in order. A single name holds for all axes.
-/// nullopt: `planner` is no baseline's name. Throws invalid_input if the mesh has another number of
-/// axes than there are names.
-std::optional<Schedule> baseline_schedule(const std::string& planner, const Mesh& mesh);
-/// How many names: the axes that a mesh needs; 1 fits any mesh, 0 is no baseline.
-int baseline_names(const std::string& planner);
-/// What there is to try on a mesh: each name for all axes, and on two axes each that cuts the batch
+/// nullopt: `planner` is no baseline. Throws invalid_input if the mesh has another number of axes
+/// than there are baselines.
+std::optional<Schedule> baseline_schedule(const PlannerChoice& planner, const Mesh& mesh);
+/// What there is to try on a mesh: each for all axes, and on two axes each that cuts the batch
 /// beside each that cuts the model, in both orders.
-std::vector<std::string> baselines_of(const Mesh& mesh);
+std::vector<PlannerChoice> baselines_of(const Mesh& mesh);
 
-/// What a planner's name and tactics say together; nullopt: nothing, all is left to the search. A
-/// tree search goes on from its tactics: what they say nothing of is free on every axis.
+/// What a planner and tactics say together; nullopt: nothing, all is left to the search. A tree
+/// search goes on from its tactics: what they say nothing of is free on every axis.
 /// Throws invalid_input if a baseline is given tactics.
-std::optional<Schedule> schedule_of(const std::string& planner,
+std::optional<Schedule> schedule_of(const PlannerChoice& planner,
                                     const std::vector<std::string>& tactics, const Mesh& mesh);
 
 }  // namespace shardrun

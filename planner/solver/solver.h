@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "planner/names/search_names.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/problem.h"
 
@@ -68,8 +69,7 @@ SolveResult solve_lns(const Problem& problem, const SolveOptions& options);
 SolveResult solve_beam(const Problem& problem, const SolveOptions& options);
 
 /// The solvers by name (kSolvers): "ilp+lns" and "beam+lns" go on from the first one's solution;
-/// auto is lns that hands a small core to the integer program, and keeps the best. Throws
-/// invalid_input on another name.
-SolveResult solve(const Problem& problem, const std::string& solver, const SolveOptions& options);
+/// auto is lns that hands a small core to the integer program, and keeps the best.
+SolveResult solve(const Problem& problem, SolverKind solver, const SolveOptions& options);
 
 }  // namespace shardrun

@@ -70,14 +70,13 @@ std::string list_shardings(const std::set<std::string>& shardings) {
 
 }  // namespace
 
-Constraints::Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
+Constraints::Constraints(const Graph& graph, const Mesh& mesh, const PlannerChoice& planner,
                          const std::vector<std::string>& tactics,
                          const std::vector<std::string>& requests,
                          const std::map<std::string, Sharding>& pinned)
     : graph_(graph),
       mesh_(mesh),
       planner_(planner),
-      propagates_requests_(planner_named(planner) == PlannerKind::propagate),
       schedule_(schedule_of(planner, tactics, mesh)) {
   if (schedule_) axes_ = cuts_by_axis(*schedule_, mesh);
   for (const Value& value : graph.values()) {
@@ -256,8 +255,9 @@ std::vector<Constraints::Ask> Constraints::asks_of(const Node& node, NodeId id) 
 
 void Constraints::contradict_planner(const std::string& by, const std::string& value,
                                      const std::string& where) const {
-  fail(ErrorKind::invalid_input, by, " and --planner ", planner_, " contradict at ", where,
-       ": the planner does not let ", value, "; leave out the request or take another planner");
+  fail(ErrorKind::invalid_input, by, " and --planner ", to_string(planner_), " contradict at ",
+       where, ": the planner does not let ", value,
+       "; leave out the request or take another planner");
 }
 
 /// The demand on a node with whole operands and results allowed along one axis, then along all.
@@ -394,7 +394,7 @@ void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   if (!cuts_.empty()) find_ways(rule_of);
   if (!schedule_) return;
   demands_.emplace(graph_, mesh_, *schedule_, rule_of,
-                   propagates_requests_ ? required() : Required());
+                   planner_.kind == PlannerKind::propagate ? required() : Required());
   Folding split;
   split.rounds = folding.rounds;
   split.class_of_node.assign(folding.class_of_node.size(), -1);

@@ -22,7 +22,7 @@ class Constraints {
   /// Shardings of values by name; names that the graph has not are ignored. Throws as find_request
   /// does, and naming both, where two requests ask different things of one value, operand or node.
   /// `tactics`: of a Schedule (planner/schedule/schedule.h), whose axes they then speak for.
-  Constraints(const Graph& graph, const Mesh& mesh, const std::string& planner,
+  Constraints(const Graph& graph, const Mesh& mesh, const PlannerChoice& planner,
               const std::vector<std::string>& tactics, const std::vector<std::string>& requests,
               const std::map<std::string, Sharding>& pinned);
 
@@ -107,8 +107,7 @@ class Constraints {
 
   const Graph& graph_;
   const Mesh& mesh_;
-  std::string planner_;
-  bool propagates_requests_ = false;
+  PlannerChoice planner_;
   std::optional<Schedule> schedule_;  // nullopt: all is left to the search
   std::vector<AxisCuts> axes_;        // its; empty without one
   std::optional<Demands> demands_;

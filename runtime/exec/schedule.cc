@@ -8,27 +8,11 @@
 #include "base/error.h"
 
 namespace shardrun {
-namespace {
-
-constexpr ScheduleKind kKinds[] = {ScheduleKind::constant, ScheduleKind::linear,
-                                   ScheduleKind::cosine};
-
-}  // namespace
-
-std::string_view to_string(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::constant: return "constant";
-    case ScheduleKind::linear: return "linear";
-    case ScheduleKind::cosine: return "cosine";
-  }
-  return "?";
-}
 
 ScheduleKind parse_schedule(std::string_view name) {
-  for (ScheduleKind kind : kKinds) {
-    if (to_string(kind) == name) return kind;
-  }
-  fail(ErrorKind::invalid_input, "schedule '", name, "': wanted constant, linear or cosine");
+  const std::optional<ScheduleKind> kind = kind_named(kSchedules, name);
+  SR_REQUIRE(kind, invalid_input, "schedule '", name, "': wanted ", names_of(kSchedules, " or "));
+  return *kind;
 }
 
 void Schedule::check() const {

@@ -4,12 +4,16 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/named.h"
+
 namespace shardrun {
 
 enum class ScheduleKind { constant, linear, cosine };
+inline constexpr Named<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::constant},
+                                                     {"linear", ScheduleKind::linear},
+                                                     {"cosine", ScheduleKind::cosine}};
 
 ScheduleKind parse_schedule(std::string_view name);  // throws invalid_input
-std::string_view to_string(ScheduleKind kind);
 
 /// Steps count from 1. With 100 warm-up steps of 2000, lr 1e-3 and min_lr 1e-4 (nanoGPT's recipe):
 /// step 1 has 1e-3 / 101, step 101 has 1e-3, and the rate falls to 1e-4 just after step 2000.

@@ -36,7 +36,7 @@ using test::npy;
 struct Case {
   const char* name;
   void (*write)(const std::string& path);
-  const char* loss;
+  std::optional<LossKind> loss;
   const char* dtype;
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name << " " << c.dtype; }
@@ -153,11 +153,11 @@ TEST_P(Allocation, NoneInAStep) {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const char* dtype : {"f32", "bf16"}) {
-    all.push_back({"gpt", gpt, "", dtype});
-    all.push_back({"bottlenecks", bottlenecks, "cross-entropy", dtype});
-    all.push_back({"cifar", cifar, "cross-entropy", dtype});
-    all.push_back({"dense_gat", dense_gat, "cross-entropy", dtype});
-    all.push_back({"sparse_gat", sparse_gat, "cross-entropy", dtype});
+    all.push_back({"gpt", gpt, {}, dtype});
+    all.push_back({"bottlenecks", bottlenecks, LossKind::cross_entropy, dtype});
+    all.push_back({"cifar", cifar, LossKind::cross_entropy, dtype});
+    all.push_back({"dense_gat", dense_gat, LossKind::cross_entropy, dtype});
+    all.push_back({"sparse_gat", sparse_gat, LossKind::cross_entropy, dtype});
   }
   return all;
 }
@@ -171,7 +171,7 @@ TEST(Allocation, NoneInAStepOfTwoRanks) {
   for (const char* planner : {"fsdp", "megatron"}) {
     SCOPED_TRACE(planner);
     PlanOptions options;
-    options.planner = planner;
+    options.planner = parse_planner(planner);
     RuleCache rules;
     const Plan plan = plan_shardings(graph, Mesh::parse("ranks=2"), host_cluster(), options, rules);
     const auto world = make_local_communicators(2);

@@ -193,7 +193,7 @@ void run_mesh(const char* text, const ModelOptions& o, uint32_t seeds) {
   }
 }
 
-ModelOptions options(const char* kind, int accumulate, double clip) {
+ModelOptions options(OptimizerKind kind, int accumulate, double clip) {
   ModelOptions o;
   o.optimizer.kind = kind;
   o.optimizer.accumulate = accumulate;
@@ -202,24 +202,24 @@ ModelOptions options(const char* kind, int accumulate, double clip) {
   return o;
 }
 
-TEST(Executor, OneRank) { run_mesh("1", options("adamw", 1, 0), 1); }
+TEST(Executor, OneRank) { run_mesh("1", options(OptimizerKind::adamw, 1, 0), 1); }
 TEST(Executor, OneAxis) {
-  run_mesh("2", options("sgd", 1, 0), 15);
-  run_mesh("3", options("adamw", 1, 0.1), 15);
-  run_mesh("4", options("sgd", 2, 0.1), 15);
+  run_mesh("2", options(OptimizerKind::sgd, 1, 0), 15);
+  run_mesh("3", options(OptimizerKind::adamw, 1, 0.1), 15);
+  run_mesh("4", options(OptimizerKind::sgd, 2, 0.1), 15);
 }
 TEST(Executor, TwoAxes) {
-  run_mesh("2x2", options("adamw", 2, 0.1), 25);
-  run_mesh("2x3", options("sgd", 1, 0.1), 8);
+  run_mesh("2x2", options(OptimizerKind::adamw, 2, 0.1), 25);
+  run_mesh("2x3", options(OptimizerKind::sgd, 1, 0.1), 8);
 }
-TEST(Executor, ThreeAxes) { run_mesh("2x2x2", options("adamw", 2, 0.5), 10); }
+TEST(Executor, ThreeAxes) { run_mesh("2x2x2", options(OptimizerKind::adamw, 2, 0.5), 10); }
 
 /// Nothing in the executor touches memory but through the device: the same numbers, bit for bit.
 void run_far(On on) {
   for (const char* text : {"1", "2", "3x2"}) {
     for (uint32_t seed = 0; seed < 4; ++seed) {
       SCOPED_TRACE(str("mesh ", text, ", plan seed ", seed));
-      const ModelOptions o = options("adamw", 2, 0.5);
+      const ModelOptions o = options(OptimizerKind::adamw, 2, 0.5);
       const Graph g = test::small_model(o);
       const Plan plan = test::random_plan(g, Mesh::parse(text), seed);
       const Outcome here = run_sharded(g, plan, o, {true, false}),
@@ -242,7 +242,7 @@ TEST(Executor, RunsWhereTheHostCannotReach) { run_far(On::far); }
 TEST(Executor, RunsCollectivesBesideKernels) { run_far(On::side); }
 
 TEST(Executor, EmptyShards) {
-  ModelOptions o = options("adamw", 1, 0);
+  ModelOptions o = options(OptimizerKind::adamw, 1, 0);
   o.batch = 2;
   o.in = 3;
   o.hidden = 5;
@@ -262,7 +262,7 @@ void expect_same(const Outcome& got, const Outcome& want) {
 }
 
 TEST(Executor, RepeatsBitForBit) {
-  const ModelOptions o = options("adamw", 2, 0.1);
+  const ModelOptions o = options(OptimizerKind::adamw, 2, 0.1);
   const Graph g = test::small_model(o);
   const Plan plan = test::random_plan(g, Mesh::parse("2x2"), 5);
   expect_same(run_sharded(g, plan, o), run_sharded(g, plan, o));
@@ -289,7 +289,7 @@ void follow_weights(const Graph& g, Plan& plan) {
 /// bf16 copies that the update keeps up are those that casts would make, from the first step on,
 /// with accumulation, whatever is cut, and after a weight was written from outside.
 TEST(Executor, KeepsCopiesOfWeights) {
-  const auto compare = [&](const char* mesh, const char* kind, int accumulate, uint32_t seeds) {
+  const auto compare = [&](const char* mesh, OptimizerKind kind, int accumulate, uint32_t seeds) {
     ModelOptions o = options(kind, accumulate, 0.1);
     o.bf16 = true;
     const Graph g = test::small_model(o);
@@ -306,9 +306,9 @@ TEST(Executor, KeepsCopiesOfWeights) {
       }
     }
   };
-  compare("1", "adamw", 1, 1);
-  compare("2", "adamw", 2, 4);
-  compare("2x2", "sgd", 1, 4);
+  compare("1", OptimizerKind::adamw, 1, 1);
+  compare("2", OptimizerKind::adamw, 2, 4);
+  compare("2x2", OptimizerKind::sgd, 1, 4);
 }
 
 TEST(Arena, HasOneCommunicatorForEachPartition) {
@@ -324,7 +324,7 @@ TEST(Arena, HasOneCommunicatorForEachPartition) {
 
 /// An evaluation program reads the parameters that a training program left in the arena both share.
 TEST(Executor, ProgramsShareAnArena) {
-  const ModelOptions o = options("sgd", 1, 0);
+  const ModelOptions o = options(OptimizerKind::sgd, 1, 0);
   const Graph train = test::small_model(o);
   Graph eval = train;
   eval.updates.clear();

@@ -79,9 +79,9 @@ struct Outcome {
 
 Outcome train(void (*write)(const std::string& path), bool bf16, bool fuse, int accumulate = 1,
               bool keep = false) {
-  const Graph graph =
-      test::written_step(write, "cross-entropy", {.kind = "sgd", .accumulate = accumulate}, bf16,
-                         [](Graph& g) { put_channels_last(g); });
+  const Graph graph = test::written_step(write, LossKind::cross_entropy,
+                                         {.kind = OptimizerKind::sgd, .accumulate = accumulate},
+                                         bf16, [](Graph& g) { put_channels_last(g); });
   const auto world = make_local_communicators(1);
   Plan plan = test::replicated_plan(graph, Mesh());
   plan.keep_casts = plan.keep_packed = keep;

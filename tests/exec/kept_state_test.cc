@@ -68,7 +68,8 @@ bool same(const Tensor& a, const Tensor& b) {
 /// When a step begins.
 bool is_zeroed(const std::string& name) { return name.rfind("accumulated/", 0) == 0; }
 
-class KeptState : public testing::TestWithParam<std::tuple<std::string, double, int, std::string>> {
+class KeptState
+    : public testing::TestWithParam<std::tuple<OptimizerKind, double, int, std::string>> {
  protected:
   OptimizerOptions options() const {
     OptimizerOptions o;
@@ -106,7 +107,7 @@ TEST_P(KeptState, WhereAGradientIsNotFinite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, KeptState,
-                         testing::Combine(testing::Values("adamw", "sgd"),
+                         testing::Combine(testing::Values(OptimizerKind::adamw, OptimizerKind::sgd),
                                           testing::Values(0.0, 1.0), testing::Values(1, 2),
                                           testing::Values("a=1", "a=2", "a=2,b=2")));
 

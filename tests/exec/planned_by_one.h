@@ -24,7 +24,7 @@ inline PlannedStep planned_by_one(const GptOptions& model, const OptimizerOption
   PlannedStep out;
   out.graph = gpt_step(model, optimizer);
   PlanOptions options;
-  options.planner = planner;
+  options.planner = parse_planner(planner);
   out.plan = plan_shardings(out.graph, mesh, host_cluster(), options, rules);
   return out;
 }

@@ -38,8 +38,10 @@ TEST(Schedule, WrongNumbersAreRefused) {
   EXPECT_THROW((Schedule{ScheduleKind::cosine, 1e-3, 1e-2, 0, 10}.check()), Error);
   EXPECT_THROW((Schedule{ScheduleKind::linear, 1e-3, 0, 10, 10}.check()), Error);
   EXPECT_THROW(parse_schedule("square"), Error);
-  for (const char* name : {"constant", "linear", "cosine"})
-    EXPECT_EQ(to_string(parse_schedule(name)), name);
+  for (const Named<ScheduleKind>& one : kSchedules) {
+    EXPECT_EQ(parse_schedule(one.name), one.kind);
+    EXPECT_EQ(name_of(kSchedules, one.kind), one.name);
+  }
 }
 
 }  // namespace

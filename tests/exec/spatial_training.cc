@@ -74,7 +74,7 @@ Graph network() {
       "fill", {}, {{"shape", Ints{}}, {"dtype", std::string("f64")}, {"value", 1e-3}}, "share");
   g.loss = g.add("mul", {total, share}, {}, "loss");
   g.outputs = {wide};
-  attach_optimizer(g, {.kind = "sgd"});
+  attach_optimizer(g, {.kind = OptimizerKind::sgd});
   remove_dead_nodes(g);
   return g;
 }

@@ -21,8 +21,8 @@ Graph model() {
 
 TrainingStepOptions options() {
   TrainingStepOptions out;
-  out.loss = "mse";
-  out.optimizer.kind = "sgd";
+  out.loss = LossKind::mse;
+  out.optimizer.kind = OptimizerKind::sgd;
   return out;
 }
 

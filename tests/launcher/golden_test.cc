@@ -66,7 +66,7 @@ Tensor shaped(const Tensor& tensor, const Shape& shape) {
 
 class Golden : public testing::TestWithParam<Case> {
  protected:
-  const GoldenModel golden_ = test::load_golden(GetParam().model, GetParam().exporter, "");
+  const GoldenModel golden_ = test::load_golden(GetParam().model, GetParam().exporter, {});
 
   /// Of two names of a tied weight PyTorch's exporter keeps the last, named_parameters() the first.
   std::string golden_name(const std::string& kind, const std::string& parameter) const {
@@ -147,7 +147,7 @@ TEST_P(Golden, ThreeStepsOnAMesh) {
     SCOPED_TRACE(planner);
     PlanOptions options;
     const bool cut = std::string(planner) == "cut";
-    options.planner = cut ? "ilp" : planner;
+    options.planner = parse_planner(cut ? "ilp" : planner);
     for (const Value& value : graph.values()) {
       Sharding sharding = Sharding::replicated(value.type.shape.size());
       if (value.role == Role::batch) sharding.dims.front() = {0};

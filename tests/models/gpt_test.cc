@@ -38,9 +38,9 @@ GptOptions small() {
 /// Rotary positions, two query heads for one key head, a gated MLP, RMS norms, a head of its own.
 GptOptions small_llama() {
   GptOptions o = small();
-  o.norm = "rms";
-  o.mlp = "swiglu";
-  o.positions = "rotary";
+  o.norm = GptOptions::Norm::rms;
+  o.mlp = GptOptions::Mlp::swiglu;
+  o.positions = GptOptions::Positions::rotary;
   o.kv_heads = 1;
   o.mlp_width = 24;
   o.biases = o.tied = false;
@@ -50,9 +50,9 @@ GptOptions small_llama() {
 /// Heads wider than hidden / heads.
 GptOptions small_gemma() {
   GptOptions o = small();
-  o.norm = "rms";
-  o.mlp = "geglu";
-  o.positions = "rotary";
+  o.norm = GptOptions::Norm::rms;
+  o.mlp = GptOptions::Mlp::geglu;
+  o.positions = GptOptions::Positions::rotary;
   o.head_width = 12;
   o.biases = false;
   return o;
@@ -265,9 +265,7 @@ TEST_F(Gpt, SizesThatDoNotFitAreRefused) {
   };
   refused([](GptOptions& o) { o.heads = 3; });
   refused([](GptOptions& o) { o.heads = 4, o.kv_heads = 3; });
-  refused([](GptOptions& o) { o.positions = "rotary", o.head_width = 7; });
-  refused([](GptOptions& o) { o.norm = "batch"; });
-  refused([](GptOptions& o) { o.mlp = "relu"; });
+  refused([](GptOptions& o) { o.positions = GptOptions::Positions::rotary, o.head_width = 7; });
   refused([](GptOptions& o) { o.mlp_width = 0; });
   refused([](GptOptions& o) { o.experts = 0; });
   refused([](GptOptions& o) { o.experts = 4, o.top_k = 5; });

@@ -23,7 +23,7 @@ Graph mixture(int64_t experts) {
 Plan planned(const Graph& graph, const std::string& mesh, const std::vector<std::string>& tactics) {
   PlanOptions options;
   options.tactics = tactics;
-  options.planner = "propagate";
+  options.planner = parse_planner("propagate");
   const Plan plan =
       plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules(), nullptr);
   check_plan(plan, graph);

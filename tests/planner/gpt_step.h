@@ -18,7 +18,7 @@ namespace shardrun::test {
 /// Of the model that `write` writes to a file, which is removed again. All sizes must be set.
 /// `prepare`: further passes over the model.
 inline Graph written_step(const std::function<void(const std::string& path)>& write,
-                          const std::string& loss, const OptimizerOptions& optimizer = {},
+                          std::optional<LossKind> loss, const OptimizerOptions& optimizer = {},
                           bool bf16 = false, const std::function<void(Graph&)>& prepare = nullptr) {
   const std::filesystem::path path =
       std::filesystem::temp_directory_path() / str("shardrun_step_", getpid(), ".onnx");
@@ -65,7 +65,7 @@ inline GptOptions small() {
 inline Graph gpt_step(const GptOptions& options, const OptimizerOptions& optimizer = {},
                       bool bf16 = false) {
   Graph graph =
-      written_step([&](const std::string& path) { write_gpt(options, path); }, "", optimizer, bf16);
+      written_step([&](const std::string& path) { write_gpt(options, path); }, {}, optimizer, bf16);
   graph.name = "gpt";
   return graph;
 }

@@ -24,7 +24,7 @@ struct Made {
 Made made(const Graph& graph, const std::string& mesh, const std::vector<std::string>& requests,
           const std::string& planner = "ilp") {
   PlanOptions options;
-  options.planner = planner;
+  options.planner = parse_planner(planner);
   options.requests = requests;
   PlanReport report;
   Made out{plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules(), &report), {}};

@@ -20,13 +20,13 @@ RuleCache& rules() {
 class MemoryLimits : public testing::Test {
  protected:
   /// nullopt: refused, and `least_` is the limit that is named.
-  std::optional<Plan> within(int64_t limit, const std::string& planner = "auto") {
+  std::optional<Plan> within(int64_t limit, const PlannerChoice& planner = {}) {
     Cluster cluster;
     cluster.flops = {{DType::f32, {50e9}}};
     PlanOptions options;
     options.planner = planner;
     options.memory_limit = limit;
-    options.recompute = planner == "auto";
+    options.recompute = planner.kind == PlannerKind::automatic;
     PlanReport report;
     try {
       Plan plan = plan_shardings(graph_, mesh_, cluster, options, rules(), &report);
@@ -76,9 +76,9 @@ TEST_F(MemoryLimits, ARefusalNamesALimitThatWillDo) {
   ASSERT_FALSE(within(named / 2));
   EXPECT_EQ(least_, named);
   EXPECT_TRUE(within(named));
-  for (const std::string& planner : baselines_of(mesh_)) {
-    ASSERT_FALSE(within(1, planner)) << planner;
-    EXPECT_GE(least_, named) << planner;
+  for (const PlannerChoice& planner : baselines_of(mesh_)) {
+    ASSERT_FALSE(within(1, planner)) << to_string(planner);
+    EXPECT_GE(least_, named) << to_string(planner);
   }
 }
 

@@ -141,7 +141,7 @@ TEST(MergedAxes, RequestsAndTacticsHold) {
   EXPECT_EQ(to_string(plan.values.at("tokens"), plan.mesh), "[{a}, {d}]");
   test::expect_trains_as_one(step(), plan);
   PlanOptions baseline;
-  baseline.planner = "fsdp+megatron+dp+megatron";
+  baseline.planner = parse_planner("fsdp+megatron+dp+megatron");
   test::expect_trains_as_one(step(), plan_of(step(), "a=2,b=2,c=2,d=2", baseline));
 }
 

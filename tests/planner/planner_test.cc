@@ -11,9 +11,8 @@ namespace shardrun {
 namespace {
 
 /// All widths equal.
-Graph mlp(int64_t batch, int64_t width, int layers, const std::string& optimizer = "adamw") {
-  return test::perceptron(batch, std::vector<int64_t>(static_cast<size_t>(layers) + 1, width),
-                          {.kind = optimizer});
+Graph mlp(int64_t batch, int64_t width, int layers) {
+  return test::perceptron(batch, std::vector<int64_t>(static_cast<size_t>(layers) + 1, width), {});
 }
 
 Cluster cluster() {
@@ -104,7 +103,7 @@ TEST(Planner, LargeWeightsAreCutAndStay) {
   // gather.
   EXPECT_NE(value(plan, "w0"), value(plan, "w1"));
   // As the same machinery under a constraint, dp is never better.
-  const Plan dp = plan_of(g, "model=4", {.planner = "dp"});
+  const Plan dp = plan_of(g, "model=4", {.planner = parse_planner("dp")});
   check_consistent(g, dp);
   EXPECT_TRUE(value(dp, "w0").is_replicated());
   EXPECT_EQ(value(dp, "x").dims[0], std::vector<int>{0});
@@ -116,7 +115,7 @@ TEST(Planner, LargeWeightsAreCutAndStay) {
 /// large enough that the batch is cut: parameters and optimizer state are cut too (ZeRO).
 TEST(Planner, AMemoryLimitCutsTheOptimizersState) {
   const Graph g = mlp(2048, 256, 2);
-  const Plan free = plan_of(g, "data=4", {.planner = "dp"});
+  const Plan free = plan_of(g, "data=4", {.planner = parse_planner("dp")});
   EXPECT_EQ(persistent_bytes(g, free), 2 * 3 * 256 * 256 * 4);
   PlanOptions options;
   options.memory_limit = 5'300'000;  // 4.7 MB of activations a rank, 1.5 MB / 4 persistent
@@ -248,10 +247,28 @@ TEST(Planner, PinnedValuesStayWhereTheyAre) {
   EXPECT_THROW(plan_of(g, "a=2,b=2", options), Error);
 }
 
+TEST(Planner, EachNameIsParsedAndPrinted) {
+  for (const Named<PlannerKind>& one : kPlanners) {
+    const PlannerChoice planner = parse_planner(one.name);
+    EXPECT_EQ(planner, PlannerChoice{one.kind});
+    EXPECT_EQ(to_string(planner), one.name);
+  }
+  for (const Named<Baseline>& one : kBaselines) {
+    EXPECT_EQ(parse_planner(one.name), (PlannerChoice{PlannerKind::baselines, {one.kind}}));
+    for (const Named<Baseline>& other : kBaselines) {
+      const std::string both = str(one.name, "+", other.name);
+      const PlannerChoice planner = parse_planner(both);
+      EXPECT_EQ(planner, (PlannerChoice{PlannerKind::baselines, {one.kind, other.kind}}));
+      EXPECT_EQ(to_string(planner), both);
+    }
+  }
+  for (const char* none : {"", "+", "dp+", "+dp", "dp+ilp", "ilp+dp", "DP", "lns"})
+    EXPECT_THROW(parse_planner(none), Error) << none;
+}
+
 TEST(Planner, AnUnknownNameIsRefusedWithTheKnownOnes) {
-  const Graph g = mlp(8, 8, 1);
   try {
-    plan_of(g, "2", {.planner = "magic"});
+    parse_planner("magic");
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::invalid_input);

@@ -40,7 +40,7 @@ Graph wide_resnet() {
   options.batch = 12;
   options.dropout = 0.3;
   return test::written_step([&](const std::string& path) { write_wide_resnet(options, path); },
-                            "cross-entropy");
+                            LossKind::cross_entropy);
 }
 
 Graph gat() {
@@ -51,7 +51,7 @@ Graph gat() {
   options.features = 5;
   options.dropout = options.attention_dropout = 0.4;
   return test::written_step([&](const std::string& path) { write_gat(options, path); },
-                            "cross-entropy");
+                            LossKind::cross_entropy);
 }
 
 int64_t peak(const Graph& graph) {

@@ -66,7 +66,7 @@ std::string request(const Graph& g, const Side& side) {
 std::string planned(const Graph& g, const std::vector<std::string>& requests, Way& way,
                     bool& unresolved) {
   PlanOptions options;
-  options.planner = "propagate";
+  options.planner = parse_planner("propagate");
   options.requests = requests;
   PlanReport report;
   try {

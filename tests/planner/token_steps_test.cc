@@ -177,7 +177,8 @@ TEST(TokenSteps, OfWrittenModels) {
   fixed_batch.batch = 3;
   expect_same_logits(written(fixed_batch), 2);
   GptOptions llama = gpt2;
-  llama.kv_heads = 2, llama.norm = "rms", llama.mlp = "swiglu", llama.positions = "rotary";
+  llama.kv_heads = 2, llama.norm = GptOptions::Norm::rms, llama.mlp = GptOptions::Mlp::swiglu,
+  llama.positions = GptOptions::Positions::rotary;
   llama.biases = llama.tied = false;
   expect_same_logits(written(llama), 2);
 }

@@ -29,14 +29,14 @@ Graph mlp() {
   import.evaluate = run_reference;
   import.has_own_loss = false;
   TrainingStepOptions options;
-  options.loss = "mse";
+  options.loss = LossKind::mse;
   return make_training_step(import_onnx(SHARDRUN_GOLDEN "/rfc_mlp.onnx", import), options).train;
 }
 
 Plan plan_of(const Graph& graph, const std::string& mesh,
              const std::vector<std::string>& requests) {
   PlanOptions options;
-  options.planner = "propagate";
+  options.planner = parse_planner("propagate");
   options.requests = requests;
   const Plan plan =
       plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, test::rules());

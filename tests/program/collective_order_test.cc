@@ -212,7 +212,7 @@ TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
     const Mesh mesh = Mesh::parse(text);
     for (const char* planner : {"ilp", "dp", "fsdp", "megatron"}) {
       PlanOptions options;
-      options.planner = planner;
+      options.planner = parse_planner(planner);
       const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
       Cluster beside = host_cluster();
       beside.collectives = Collectives::apart;

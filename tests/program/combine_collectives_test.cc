@@ -210,7 +210,7 @@ TEST(CombineCollectives, OfAModelOnEveryRank) {
     SCOPED_TRACE(whole.planner + " on " + whole.mesh);
     const Mesh mesh = Mesh::parse(whole.mesh);
     PlanOptions options;
-    options.planner = whole.planner;
+    options.planner = parse_planner(whole.planner);
     const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
     Cluster apart = host_cluster();
     apart.collectives = Collectives::apart;
@@ -248,7 +248,7 @@ TEST(CombineCollectives, TheSearchKnowsWhatGoesTogether) {
   const Graph graph = test::gpt_step(o, {}, false);
   RuleCache rules;
   PlanOptions options;
-  options.planner = "dp";
+  options.planner = parse_planner("dp");
   const Plan plan = plan_shardings(graph, Mesh::parse("2"), host_cluster(), options, rules);
   const Program program = compile(graph, plan, host_cluster(), 0, {});
   const std::vector<SumPrice> expected = sum_prices(graph, host_cluster(), 1);

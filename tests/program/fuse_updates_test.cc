@@ -207,7 +207,7 @@ TEST(FuseUpdates, LeavesASumThatOthersRead) {
 /// Three steps with the reference's kernels: parameters and moments bit for bit, the norm nearly,
 /// as its terms are added in f64.
 TEST(FuseUpdates, LeavesWhatTheSingleOnesWould) {
-  for (const char* kind : {"adamw", "sgd"}) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
     for (const bool bf16 : {false, true}) {
       test::ModelOptions o;
       o.optimizer.kind = kind;
@@ -218,7 +218,8 @@ TEST(FuseUpdates, LeavesWhatTheSingleOnesWould) {
       const auto train = [&](bool together) {
         auto world = make_local_communicators(1);
         Executor executor(of(g, together), lists, *world[0], 7);
-        EXPECT_EQ(count(executor.program(), kind), together ? 1 : 3);
+        EXPECT_EQ(count(executor.program(), std::string(name_of(kOptimizers, kind))),
+                  together ? 1 : 3);
         Tensor x(executor.view(*executor.find("x")).type), labels({DType::i64, {o.batch}});
         for (int64_t step = 1; step <= 3; ++step) {
           executor.set_scalar(kLearningRate, 0.1);

@@ -395,7 +395,7 @@ TEST(FusePatterns, JoinsTheModelsProducts) {
   images.family = WideResNetOptions::Family::cifar;
   images.layers = 10, images.width = 1, images.image = 8, images.classes = 4, images.batch = 2;
   const auto of_images = joined_kinds(test::written_step(
-      [&](const std::string& path) { write_wide_resnet(images, path); }, "cross-entropy"));
+      [&](const std::string& path) { write_wide_resnet(images, path); }, LossKind::cross_entropy));
   EXPECT_EQ(of_images.at("matmul_post"), 2);  // the head and its bias, and their gradients
   // Each block's residual; backward, where the shortcut is a convolution, the sum of its gradient
   // and the branch's, but for the first: its input is the stem's, of as many channels.

@@ -76,7 +76,7 @@ TEST(RankClasses, OneWhereAllDivides) {
   const Cluster cluster = host_cluster();
   RuleCache rules;
   PlanOptions options;
-  options.planner = "dp";
+  options.planner = parse_planner("dp");
   const Plan plan = plan_shardings(graph, mesh, cluster, options, rules);
   const Partition partition(graph, plan, cluster);
   EXPECT_EQ(rank_classes(graph, plan, partition.cuts(), scratch).first, std::vector<int64_t>{0});
@@ -89,7 +89,7 @@ TEST(RankClasses, ByWhatARankHolds) {
   const Cluster cluster = host_cluster();
   RuleCache rules;
   PlanOptions options;
-  options.planner = "dp";
+  options.planner = parse_planner("dp");
   const Plan plan = plan_shardings(graph, mesh, cluster, options, rules);
   const Cuts cuts = Partition(graph, plan, cluster).cuts();
   EXPECT_EQ(cuts.count({10, {0}}), 1u);

@@ -79,7 +79,7 @@ std::vector<double> GoldenModel::losses() const {
 }
 
 GoldenModel load_golden(const std::string& model, const std::string& exporter,
-                        const std::string& loss, ImportOptions options) {
+                        std::optional<LossKind> loss, ImportOptions options) {
   GoldenModel out;
   out.recorded = read_recorded(model);
   options.evaluate = run_reference;

@@ -5,6 +5,7 @@
 
 #include "graph/onnx/import.h"
 #include "graph/passes/fusion/fuse.h"
+#include "graph/passes/training.h"
 #include "tests/support/sharded_run.h"
 
 namespace shardrun::test {
@@ -51,7 +52,7 @@ struct GoldenModel {
 /// `model`.npz and `model`.`exporter`.onnx; `loss` is that of attach_loss. Integer inputs whose
 /// contents decide sizes are taken from the record.
 GoldenModel load_golden(const std::string& model, const std::string& exporter,
-                        const std::string& loss, ImportOptions options = {});
+                        std::optional<LossKind> loss, ImportOptions options = {});
 
 /// The whole step by AdamW as in the record; make_golden.py's weights decay.
 Graph golden_training_graph(const Graph& forward, double weight_decay = 0.1);

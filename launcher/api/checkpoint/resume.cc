@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "exec/checkpoint/folder.h"
+#include "graph/optimizer.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"
 #include "train/train_options.h"
@@ -18,7 +19,10 @@ namespace fs = std::filesystem;
 void check_model(const Checkpoint& checkpoint, const RunState& state, const Model::Impl& model) {
   const std::string was = state.options.value("optimizer", model.options.optimizer),
                     now = model.options.optimizer;
-  SR_REQUIRE((was == "sgd") == (now == "sgd"), invalid_input, checkpoint.path(),
+  const auto is_sgd = [](const std::string& name) {
+    return kind_named(kOptimizers, name) == OptimizerKind::sgd;
+  };
+  SR_REQUIRE(is_sgd(was) == is_sgd(now), invalid_input, checkpoint.path(),
              ": was trained by --optimizer ", was, ", this call has ", now,
              ", of whose state it has nothing");
   check_holds(checkpoint.manifest(), kept_values(model.train), Holds::all, checkpoint.path());

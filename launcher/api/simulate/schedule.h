@@ -4,9 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "base/named.h"
 #include "simulate/step_work.h"
 
 namespace shardrun {
+
+/// In which order a stage runs parts: schedule_of.
+enum class PipelineSchedule { one_forward_one_backward, interleaved };
+inline constexpr Named<PipelineSchedule> kPipelineSchedules[] = {
+    {"1f1b", PipelineSchedule::one_forward_one_backward},
+    {"interleaved", PipelineSchedule::interleaved}};
 
 /// How the layers are divided. Of `stages` * `chunks` consecutive parts of the model, part p is on
 /// stage p % stages.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "choices.h"
 #include "measure/cluster.h"
 #include "plan.h"
 #include "ranks/backend.h"
@@ -38,13 +39,6 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
   const auto wanted = [](bool holds, const char* flag, double got, const char* what) {
     SR_REQUIRE(holds, invalid_input, flag, " is ", got, ", wanted ", what);
   };
-  SR_REQUIRE(r.schedule == "1f1b" || r.schedule == "interleaved", invalid_input, "--schedule is '",
-             r.schedule, "', wanted 1f1b or interleaved");
-  const std::string& streams = r.comm_streams;
-  SR_REQUIRE(streams.empty() || streams == "none" || streams == "one" || streams == "axes",
-             invalid_input, "--comm-streams is '", streams, "', wanted none, one or axes");
-  SR_REQUIRE(r.stages > 1 || r.schedule == "1f1b", invalid_input,
-             "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
   wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
   check_constants(r.constants);
   wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
@@ -62,6 +56,14 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
   }
 }
 
+Pipeline pipeline_of(const SimulateRequest& r) {
+  const bool interleaved =
+      parse_choice("--schedule", kPipelineSchedules, r.schedule) == PipelineSchedule::interleaved;
+  SR_REQUIRE(r.stages > 1 || !interleaved, invalid_input,
+             "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
+  return {r.stages, interleaved ? r.chunks : 1};
+}
+
 /// The constants of a request, in the settings that follow from the rest of it.
 void set_constants(const SimulateRequest& r, const SimulateConstants& c, bool gpu,
                    StepSettings& out) {
@@ -73,7 +75,7 @@ void set_constants(const SimulateRequest& r, const SimulateConstants& c, bool gp
 StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
   const bool gpu = cluster.collectives == Collectives::apart;
   StepSettings out;
-  out.pipeline = {r.stages, r.schedule == "interleaved" ? r.chunks : 1};
+  out.pipeline = pipeline_of(r);
   out.assumed = assumptions_named(r.assume);
   set_constants(r, r.constants, gpu, out);
   if (r.host) out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
@@ -86,9 +88,7 @@ StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
 CommStreams comm_streams(const SimulateRequest& request, const Cluster& cluster) {
   if (request.comm_streams.empty())
     return cluster.collectives == Collectives::apart ? CommStreams::one : CommStreams::none;
-  return request.comm_streams == "one"    ? CommStreams::one
-         : request.comm_streams == "axes" ? CommStreams::axes
-                                          : CommStreams::none;
+  return parse_choice("--comm-streams", kCommStreams, request.comm_streams);
 }
 
 double seconds_of_steps(const ProgramWork& work) {
@@ -124,6 +124,7 @@ std::pair<double, double> draw(const std::vector<ProgramWork>& works,
 struct PreparedSimulation {
   const Cluster& cluster;
   StepSettings settings;
+  CommStreams streams;
   PlanPrograms programs;
   std::vector<ProgramWork> works;  // by class
   SimulatedStep step;
@@ -132,8 +133,9 @@ struct PreparedSimulation {
                      const SimulateRequest& request)
       : cluster(plan.cluster),
         settings(checked_settings(model, plan, request)),
+        streams(comm_streams(request, cluster)),
         programs(model.train, plan.train, cluster, backend_traits()),
-        works(works_of(plan, request)),
+        works(works_of(plan)),
         step(works, class_of(), cluster, settings) {}
   const std::vector<int>& class_of() const { return programs.classes().of_rank; }
 
@@ -144,9 +146,7 @@ struct PreparedSimulation {
                    step_of(model, plan).micro_batches);
     return settings_of(request, plan.cluster);
   }
-  std::vector<ProgramWork> works_of(const TrainingPlan::Impl& plan,
-                                    const SimulateRequest& request) {
-    const CommStreams streams = comm_streams(request, cluster);
+  std::vector<ProgramWork> works_of(const TrainingPlan::Impl& plan) {
     std::vector<ProgramWork> out;
     for (int64_t first : programs.classes().first)
       out.push_back(work_of(programs.graph(), plan.train, cluster, programs.of_rank(first), streams,
@@ -162,7 +162,8 @@ SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& pla
   PreparedSimulation prepared(model, plan, request);
   SimulatedStep& step = prepared.step;
   step.run();
-  Simulated out{.model = model, .plan = plan, .request = request, .step = step};
+  Simulated out{
+      .model = model, .plan = plan, .request = request, .streams = prepared.streams, .step = step};
   out.steps_seconds = seconds_of_steps(prepared.works[0]);
   if (request.stages == 1) out.peak_bytes = *std::max_element(plan.bytes.begin(), plan.bytes.end());
   if (request.jitter > 0)

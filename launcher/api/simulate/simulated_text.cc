@@ -23,12 +23,13 @@ std::string lane_name(const Simulated& of, int lane) {
 int lane_count(const Simulated& of) { return static_cast<int>(of.step.lanes().lanes.size()); }
 
 /// Why nothing could run so; "": it could.
-std::string only_simulated(const SimulateRequest& request) {
+std::string only_simulated(const Simulated& of) {
+  const SimulateRequest& request = of.request;
   std::string why;
   if (request.stages > 1) why += "pipeline stages";
   if (!request.assume.empty()) why += (why.empty() ? "" : " and ") + ("--assume " + request.assume);
-  if (request.comm_streams == "axes")
-    why += (why.empty() ? "" : " and ") + ("--comm-streams " + request.comm_streams);
+  if (of.streams == CommStreams::axes)
+    why += str(why.empty() ? "" : " and ", "--comm-streams ", name_of(kCommStreams, of.streams));
   return why;
 }
 
@@ -149,7 +150,7 @@ std::string simulated_text(const Simulated& of) {
   if (of.request.stages == 1 && of.request.assume.empty())
     out += str(" (the plan: ", milliseconds(of.plan.train.seconds), ")");
   out += "\n";
-  if (const std::string why = only_simulated(of.request); !why.empty())
+  if (const std::string why = only_simulated(of); !why.empty())
     out += wrapped("  note: ", "simulated only: shardrun cannot run " + why);
   out += left("  ms of a step", 32);
   for (const char* column : {"compute", "exposed", "waiting", "host", "bubble"})
@@ -189,7 +190,7 @@ std::string simulated_json(const Simulated& of) {
     one["sent_bytes"] = of.step.sent(lane);
     lanes.push_back(std::move(one));
   }
-  const std::string why = only_simulated(of.request);
+  const std::string why = only_simulated(of);
   Json all = {{"model", of.model.path},
               {"cluster", of.plan.cluster.name},
               {"mesh", of.plan.train.mesh.to_string()},

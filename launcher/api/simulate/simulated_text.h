@@ -15,6 +15,7 @@ struct Simulated {
   const Model::Impl& model;
   const TrainingPlan::Impl& plan;
   const SimulateRequest& request;
+  CommStreams streams;
   const SimulatedStep& step;                          // that has run, without jitter
   double steps_seconds = 0;                           // SimulateReport
   int64_t peak_bytes = 0;                             // 0: not known

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/named.h"
 #include "graph/program.h"
 #include "simulate/rank_lanes.h"
 
@@ -13,6 +14,8 @@ enum class CommStreams {
   one,   // a stream for all collectives, as the Executor has on GPUs
   axes   // a stream for each set of axes that collectives are over
 };
+inline constexpr Named<CommStreams> kCommStreams[] = {
+    {"none", CommStreams::none}, {"one", CommStreams::one}, {"axes", CommStreams::axes}};
 
 struct StepOrder {
   int stream = 0;          // 0: kernels', else that of a collective, from 1

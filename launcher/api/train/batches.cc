@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "choices.h"
 #include "contents.h"
 #include "graph/op_def.h"
 #include "graph/passes/training.h"
@@ -207,12 +208,9 @@ std::vector<BatchField> batch_fields(const Graph& graph) {
 
 std::vector<BatchField> batch_fields(const Graph& graph, const TrainOptions& options) {
   std::vector<BatchField> fields = batch_fields(graph);
-  const std::string& shift = options.target_shift;
-  SR_REQUIRE(shift == "auto" || shift == "0" || shift == "1", invalid_input, "target-shift '",
-             shift, "' is not one of auto, 0, 1");
-  for (BatchField& field : fields) {
-    if (shift != "auto") field.shift = shift == "1" ? 1 : 0;
-  }
+  const std::optional<int> shift =
+      parse_choice("target-shift", kTargetShifts, options.target_shift);
+  for (BatchField& field : fields) field.shift = shift.value_or(field.shift);
   return fields;
 }
 

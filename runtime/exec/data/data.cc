@@ -138,31 +138,34 @@ std::unique_ptr<DataSource> open_token_file(const std::string& spec, std::string
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_data(const std::string& spec, std::vector<BatchField> fields,
+std::optional<DataSpec> parse_data(const std::string& text) {
+  const size_t colon = text.find(':');
+  const std::optional<DataKind> kind = kind_named(kDataKinds, text.substr(0, colon));
+  if (!kind || colon == std::string::npos || colon + 1 == text.size()) return std::nullopt;
+  return DataSpec{text, *kind, text.substr(colon + 1)};
+}
+
+std::unique_ptr<DataSource> open_data(const std::string& text, std::vector<BatchField> fields,
                                       const DataOptions& options) {
   SR_REQUIRE(options.validation_fraction >= 0 && options.validation_fraction < 1, invalid_input,
              "validation fraction: got ", options.validation_fraction,
              ", wanted 0 <= fraction < 1");
   check_transforms(options);
-  const size_t colon = spec.find(':');
-  const std::string kind = spec.substr(0, colon);
-  const std::string rest = colon == std::string::npos ? "" : spec.substr(colon + 1);
-  const bool tokens = kind == "text" || kind == "tokens";
-  if (tokens) {
-    SR_REQUIRE(!options.sort_edges && !changes_images(options) && !normalises_rows(options),
-               invalid_input, "--data ", spec,
-               ": sort-edges, augment and normalise are for arrays (npz:, idx:, cifar:)");
-  }
-  if (spec.empty()) return make_synthetic_source(fields, options);
-  const bool known = tokens || kind == "npy" || kind == "npz" || kind == "idx" || kind == "cifar" ||
-                     kind == "cifar100";
-  SR_REQUIRE(known && !rest.empty(), invalid_input, "--data ", spec,
+  if (text.empty()) return make_synthetic_source(fields, options);
+  const std::optional<DataSpec> spec = parse_data(text);
+  SR_REQUIRE(spec, invalid_input, "--data ", text,
              ": wanted text:FILE, tokens:FILE, npy:FILE,…, npz:FILE, idx:IMAGES,LABELS or "
              "cifar:FOLDER");
-  SR_REQUIRE(!fields.empty(), invalid_input, "--data ", spec, ": the model has no batch inputs");
-  if (kind == "text") return open_tokens(spec, rest, 1, std::move(fields), options);
-  if (kind == "tokens") return open_token_file(spec, rest, std::move(fields), options);
-  return open_arrays(spec, kind, rest, std::move(fields), options);
+  const bool tokens = spec->kind == DataKind::text || spec->kind == DataKind::tokens;
+  SR_REQUIRE(
+      !tokens || (!options.sort_edges && !changes_images(options) && !normalises_rows(options)),
+      invalid_input, "--data ", text,
+      ": sort-edges, augment and normalise are for arrays (npz:, idx:, cifar:)");
+  SR_REQUIRE(!fields.empty(), invalid_input, "--data ", text, ": the model has no batch inputs");
+  if (spec->kind == DataKind::text)
+    return open_tokens(text, spec->rest, 1, std::move(fields), options);
+  if (tokens) return open_token_file(text, spec->rest, std::move(fields), options);
+  return open_arrays(*spec, std::move(fields), options);
 }
 
 int64_t tokens_per_batch(const std::vector<BatchField>& fields) {

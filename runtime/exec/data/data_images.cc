@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/named.h"
 #include "base/tensor.h"
 #include "exec/data/data_internal.h"
 #include "exec/data/data_readers.h"
@@ -15,9 +16,11 @@ struct Augmentation {
   bool flip = false;
 };
 
+bool augments(const std::string& text) { return !text.empty() && text != "none"; }
+
 Augmentation parse_augmentation(const std::string& text) {
   Augmentation out;
-  if (text.empty() || text == "none") return out;
+  if (!augments(text)) return out;
   for (const std::string& part : split_text(text, ',')) {
     if (part == "flip") {
       out.flip = true;
@@ -67,7 +70,16 @@ Scaling parse_scaling(const std::string& text) {
   return out;
 }
 
-bool is_off(const std::string& text) { return text.empty() || text == "none"; }
+/// By what values are scaled.
+enum class Normalise { off, rows, data, numbers };
+constexpr Named<Normalise> kNormalise[] = {{"", Normalise::off},
+                                           {"none", Normalise::off},
+                                           {"rows", Normalise::rows},
+                                           {"data", Normalise::data}};
+
+Normalise normalise_of(const DataOptions& options) {
+  return kind_named(kNormalise, options.normalise).value_or(Normalise::numbers);
+}
 
 class ImageReader : public SampleReader {
  public:
@@ -85,12 +97,11 @@ class ImageReader : public SampleReader {
     channels_ = shape[1];
     height_ = shape[2];
     width_ = shape[3];
-    if (options.normalise == "data") {
-      measure(split);
-    } else if (!is_off(options.normalise)) {
-      scaling_ = parse_scaling(options.normalise);
-    } else {
-      scaling_ = {{0}, {1}};
+    switch (normalise_of(options)) {
+      case Normalise::data: measure(split); break;
+      case Normalise::numbers: scaling_ = parse_scaling(options.normalise); break;
+      case Normalise::rows:  // of matrices
+      case Normalise::off: scaling_ = {{0}, {1}};
     }
     const auto given = static_cast<int64_t>(scaling_.mean.size());
     SR_REQUIRE(given == 1 || given == channels_, invalid_input, "normalise '", options.normalise,
@@ -184,16 +195,18 @@ class ImageReader : public SampleReader {
 
 }  // namespace
 
-bool normalises_rows(const DataOptions& options) { return options.normalise == "rows"; }
+bool normalises_rows(const DataOptions& options) {
+  return normalise_of(options) == Normalise::rows;
+}
 
 bool changes_images(const DataOptions& options) {
-  return !is_off(options.augment) || (!is_off(options.normalise) && !normalises_rows(options));
+  const Normalise by = normalise_of(options);
+  return augments(options.augment) || by == Normalise::data || by == Normalise::numbers;
 }
 
 void check_transforms(const DataOptions& options) {
   parse_augmentation(options.augment);
-  if (!is_off(options.normalise) && options.normalise != "rows" && options.normalise != "data")
-    parse_scaling(options.normalise);
+  if (normalise_of(options) == Normalise::numbers) parse_scaling(options.normalise);
 }
 
 bool takes_images(const BatchField& field) {

@@ -7,10 +7,26 @@
 #include <string>
 #include <vector>
 
+#include "base/named.h"
 #include "exec/data/data_files.h"
 #include "exec/data/data_split.h"
 
 namespace shardrun {
+
+enum class DataKind { text, tokens, npy, npz, idx, cifar, cifar100 };
+inline constexpr Named<DataKind> kDataKinds[] = {
+    {"text", DataKind::text},        {"tokens", DataKind::tokens}, {"npy", DataKind::npy},
+    {"npz", DataKind::npz},          {"idx", DataKind::idx},       {"cifar", DataKind::cifar},
+    {"cifar100", DataKind::cifar100}};
+
+/// "npz:FILE" and its parts.
+struct DataSpec {
+  std::string text;
+  DataKind kind;
+  std::string rest;  // behind the colon
+};
+/// nullopt: no such kind, or nothing behind the colon.
+std::optional<DataSpec> parse_data(const std::string& text);
 
 std::unique_ptr<DataSource> open_tokens(const std::string& spec, const std::string& path,
                                         int token_bytes, std::vector<BatchField> fields,
@@ -44,9 +60,8 @@ bool belongs_to_edges(const std::string& input);
 /// The columns of an edge list [2, edges] by target, those of one target as they stood.
 std::vector<int64_t> order_of_targets(const StoredArray& edges);
 
-/// npy:, npz:, idx:, cifar: and cifar100:.
-std::unique_ptr<DataSource> open_arrays(const std::string& spec, const std::string& kind,
-                                        const std::string& rest, std::vector<BatchField> fields,
+/// All but text: and tokens:.
+std::unique_ptr<DataSource> open_arrays(const DataSpec& spec, std::vector<BatchField> fields,
                                         const DataOptions& options);
 
 }  // namespace shardrun

@@ -312,13 +312,19 @@ std::unique_ptr<DataSource> open_cifar_files(const std::string& spec, const std:
 
 }  // namespace
 
-std::unique_ptr<DataSource> open_arrays(const std::string& spec, const std::string& kind,
-                                        const std::string& rest, std::vector<BatchField> fields,
+std::unique_ptr<DataSource> open_arrays(const DataSpec& spec, std::vector<BatchField> fields,
                                         const DataOptions& options) {
-  if (kind == "npy") return open_npy_files(spec, rest, std::move(fields), options);
-  if (kind == "npz") return open_npz_file(spec, rest, std::move(fields), options);
-  if (kind == "idx") return open_idx_files(spec, rest, std::move(fields), options);
-  return open_cifar_files(spec, rest, kind == "cifar" ? 1 : 2, std::move(fields), options);
+  const auto& [text, kind, rest] = spec;
+  switch (kind) {
+    case DataKind::npy: return open_npy_files(text, rest, std::move(fields), options);
+    case DataKind::npz: return open_npz_file(text, rest, std::move(fields), options);
+    case DataKind::idx: return open_idx_files(text, rest, std::move(fields), options);
+    case DataKind::cifar: return open_cifar_files(text, rest, 1, std::move(fields), options);
+    case DataKind::cifar100: return open_cifar_files(text, rest, 2, std::move(fields), options);
+    case DataKind::text:
+    case DataKind::tokens: break;
+  }
+  fail(ErrorKind::internal, "--data ", text, ": is not of arrays");
 }
 
 bool is_named_as_target(const std::string& field) {
@@ -328,7 +334,12 @@ bool is_named_as_target(const std::string& field) {
 
 namespace {
 
-bool is_archive(const std::string& spec) { return spec.rfind("npz:", 0) == 0; }
+/// The archive that a specification names; nullopt: it is of another kind.
+std::optional<NpzSpec> archive_of(const std::string& text) {
+  const std::optional<DataSpec> spec = parse_data(text);
+  if (!spec || spec->kind != DataKind::npz) return std::nullopt;
+  return NpzSpec(text, spec->rest);
+}
 
 bool has_masks(const NpzSpec& npz) {
   return std::any_of(std::begin(kMaskNames), std::end(kMaskNames),
@@ -349,10 +360,10 @@ bool counts_samples(const NpzSpec& npz, const std::vector<std::string>& inputs) 
 
 std::optional<Tensor> data_contents(const std::string& spec, const std::string& input,
                                     const std::vector<std::string>& inputs, bool sort_edges) {
-  if (!is_archive(spec)) return std::nullopt;
-  const NpzSpec npz(spec, spec.substr(4));
-  const bool one_batch = has_masks(npz) || !counts_samples(npz, inputs);
-  const StoredArray* array = one_batch ? npz.of(input) : nullptr;
+  const std::optional<NpzSpec> npz = archive_of(spec);
+  if (!npz) return std::nullopt;
+  const bool one_batch = has_masks(*npz) || !counts_samples(*npz, inputs);
+  const StoredArray* array = one_batch ? npz->of(input) : nullptr;
   if (array == nullptr || is_float_format(*array)) return std::nullopt;
   BatchField wide;
   wide.type = {DType::i64, array->shape};
@@ -369,15 +380,14 @@ std::optional<Tensor> data_contents(const std::string& spec, const std::string& 
   return sorted;
 }
 
-std::vector<std::string> files_of_data(const std::string& spec) {
-  const size_t colon = spec.find(':');
-  if (colon == std::string::npos) return {};
-  const std::string kind = spec.substr(0, colon), rest = spec.substr(colon + 1);
-  if (kind == "text" || kind == "tokens") return {rest};
-  std::vector<std::string> files = split_text(rest, ',');
-  if (kind == "npz") files.resize(1);
+std::vector<std::string> files_of_data(const std::string& text) {
+  const std::optional<DataSpec> spec = parse_data(text);
+  if (!spec) return {};
+  if (spec->kind == DataKind::text || spec->kind == DataKind::tokens) return {spec->rest};
+  std::vector<std::string> files = split_text(spec->rest, ',');
+  if (spec->kind == DataKind::npz) files.resize(1);
   for (std::string& file : files) {
-    const size_t equals = kind == "npy" ? file.find('=') : std::string::npos;
+    const size_t equals = spec->kind == DataKind::npy ? file.find('=') : std::string::npos;
     if (equals != std::string::npos) file = file.substr(equals + 1);
   }
   return files;
@@ -385,12 +395,12 @@ std::vector<std::string> files_of_data(const std::string& spec) {
 
 DataShapes data_shapes(const std::string& spec, const std::vector<std::string>& inputs) {
   DataShapes out;
-  if (!is_archive(spec)) return out;
-  const NpzSpec npz(spec, spec.substr(4));
+  const std::optional<NpzSpec> npz = archive_of(spec);
+  if (!npz) return out;
   for (const std::string& input : inputs) {
-    if (const StoredArray* array = npz.of(input)) out.of[input] = array->shape;
+    if (const StoredArray* array = npz->of(input)) out.of[input] = array->shape;
   }
-  out.whole = has_masks(npz);
+  out.whole = has_masks(*npz);
   return out;
 }
 

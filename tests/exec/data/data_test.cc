@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "exec/data/data_sources.h"
 #include "tests/exec/data/data_support.h"
 
 namespace shardrun {
@@ -29,6 +30,20 @@ std::string read_file(const std::string& path) {
 std::vector<BatchField> token_fields(int64_t samples, int64_t context, int64_t vocabulary) {
   return {field("ids", DType::i64, {samples, context}, vocabulary),
           field("labels", DType::i64, {samples, context}, vocabulary, BatchRole::target)};
+}
+
+TEST(DataSpec, EachKindIsParsed) {
+  for (const Named<DataKind>& one : kDataKinds) {
+    const std::string text = str(one.name, ":a:b,c");
+    const std::optional<DataSpec> spec = parse_data(text);
+    ASSERT_TRUE(spec) << text;
+    EXPECT_EQ(spec->kind, one.kind) << text;
+    EXPECT_EQ(name_of(kDataKinds, spec->kind), one.name);
+    EXPECT_EQ(spec->text, text);
+    EXPECT_EQ(spec->rest, "a:b,c");
+  }
+  for (const char* none : {"", "npz", "npz:", ":a", "words:a", "npz2:a"})
+    EXPECT_FALSE(parse_data(none)) << none;
 }
 
 TEST_F(DataTest, TargetsAreTheInputsOneLater) {

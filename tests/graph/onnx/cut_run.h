@@ -14,7 +14,7 @@ inline ShardedRun expect_losses_when_cut(const Graph& training, const NamedTenso
                                          const std::vector<double>& losses, double tolerance) {
   static RuleCache rules;
   PlanOptions options;
-  options.planner = "ilp";
+  options.planner = parse_planner("ilp");
   options.solve_seconds = 3;
   for (const Value& value : training.values()) {
     if (value.role != Role::batch && value.role != Role::parameter) continue;

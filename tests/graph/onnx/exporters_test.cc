@@ -34,7 +34,7 @@ void expect_three_steps(const GoldenModel& model, const std::string& form) {
 GoldenModel load(const std::string& model, const std::string& exporter,
                  ImportOptions options = {}) {
   options.batch = 4;
-  return test::load_golden(model, exporter, "cross-entropy", options);
+  return test::load_golden(model, exporter, LossKind::cross_entropy, options);
 }
 
 TEST(OnnxExporters, KerasThroughTf2onnx) {
@@ -67,7 +67,7 @@ TEST(OnnxExporters, KerasThroughJax2onnxOnAMesh) {
   const Graph graph = training_graph(model.forward);
   const Mesh mesh = Mesh::parse("data=2");
   PlanOptions options;
-  options.planner = "dp";
+  options.planner = parse_planner("dp");
   RuleCache rules;
   const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
   const test::ShardedRun run =
@@ -291,7 +291,7 @@ TEST_F(OnnxExporterFiles, ALayerOfTensorFlowHasOneBias) {
     test::set_int(lstm, "hidden_size", 1);
     b.output("y");
     Graph graph = import(b);
-    attach_loss(graph, "mse");
+    attach_loss(graph, LossKind::mse);
     ValueId bias = kNoValue;
     for (ValueId id : graph.with_role(Role::parameter)) {
       if (graph.value(id).name == "B") bias = id;

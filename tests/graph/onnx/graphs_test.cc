@@ -25,7 +25,7 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
 GoldenModel load(const Case& c) {
   ImportOptions options;
   if (c.model == std::string("gat_conv")) options.dims = {{"nodes", 11}, {"edges", 34}};
-  return test::load_golden(c.model, c.exporter, "cross-entropy", options);
+  return test::load_golden(c.model, c.exporter, LossKind::cross_entropy, options);
 }
 
 class OnnxGraphs : public testing::TestWithParam<Case> {};

@@ -22,7 +22,8 @@ constexpr double kSmallRate = 1e-4, kFloatTolerance = 3e-4;
 
 GoldenModel load(const std::string& model, const std::string& exporter,
                  const ImportOptions& options = {}) {
-  return test::load_golden(model, exporter, model == "wrn" ? "cross-entropy" : "", options);
+  const auto loss = model == "wrn" ? std::optional(LossKind::cross_entropy) : std::nullopt;
+  return test::load_golden(model, exporter, loss, options);
 }
 
 struct Case {

@@ -104,7 +104,7 @@ TEST(LossOutput, DecidesWhatTrains) {
     EXPECT_EQ(graph.type(graph.loss).shape, Shape{});
     ASSERT_EQ(report.parameters.size(), 4U);
     for (const auto& p : report.parameters) EXPECT_TRUE(p.trainable) << file << ": " << p.name;
-    EXPECT_EQ(attach_loss(graph, ""), "");
+    EXPECT_EQ(attach_loss(graph, {}), "");
   }
 }
 
@@ -112,7 +112,7 @@ TEST(LossOutput, LogitsOfOnePositionAreExplained) {
   Graph graph;
   import("loss_last.dynamo", {}, &graph);
   try {
-    attach_loss(graph, "");
+    attach_loss(graph, {});
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("export it with targets"), std::string::npos) << e.what();

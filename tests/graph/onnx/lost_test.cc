@@ -26,7 +26,7 @@ class Lost : public testing::TestWithParam<Case> {};
 /// Weights that the exporter folded a transposition into have lost their names; the losses show
 /// what becomes of them.
 TEST_P(Lost, LossGradientsAndThreeSteps) {
-  const GoldenModel model = test::load_golden(GetParam().model, GetParam().exporter, "");
+  const GoldenModel model = test::load_golden(GetParam().model, GetParam().exporter, {});
   Graph graph = model.forward;
   std::vector<ValueId> named;
   for (ValueId id : graph.with_role(Role::parameter)) {
@@ -58,7 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// One note says what was applied, whatever the number of nodes.
 TEST(LostArguments, AreNotedOnce) {
-  const GoldenModel model = test::load_golden("losses", "dynamo", "");
+  const GoldenModel model = test::load_golden("losses", "dynamo", {});
   EXPECT_TRUE(model.noted("applied as PyTorch was called"));
   EXPECT_TRUE(model.noted("label_smoothing=0.25 of 'node_cross_entropy_loss_3'"));
   EXPECT_TRUE(model.noted("label_smoothing=0.1 of 'node_cross_entropy_loss' and 2 more"));
@@ -92,7 +92,7 @@ TEST_F(LostEpsilon, TakenForZeroIsNoted) {
 }
 
 TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
-  const GoldenModel model = test::load_golden("lost_fresh", "dynamo_default", "");
+  const GoldenModel model = test::load_golden("lost_fresh", "dynamo_default", {});
   EXPECT_TRUE(
       model.noted("biases of zeros that the exporter removed train again: 'conv.bias', "
                   "'transposed.bias', 'depthwise.bias' and 2 more"));
@@ -101,7 +101,7 @@ TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
                   "'pool.running_mean', 'pool.running_var', 'groups.1.weight' and 21 more"));
   EXPECT_TRUE(
       model.noted("nothing in the graph reads the parameters 'unused.bias', 'unused.weight'"));
-  const GoldenModel whole = test::load_golden("lost_fresh", "dynamo", "");
+  const GoldenModel whole = test::load_golden("lost_fresh", "dynamo", {});
   EXPECT_EQ(whole.forward.trainable.size(), model.forward.trainable.size());
 }
 

@@ -32,7 +32,7 @@ double relative_norm(const Tensor& got, const Tensor& want) {
 }
 
 GoldenModel load(const std::string& model, const std::string& exporter) {
-  return test::load_golden(model, exporter, "");
+  return test::load_golden(model, exporter, {});
 }
 
 void expect_three_steps(const GoldenModel& model) {

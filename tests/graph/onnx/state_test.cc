@@ -75,7 +75,7 @@ TEST_P(State, MovesAsPyTorchMovesIt) {
   remove_dead_nodes(evaluation);
   check_graph(evaluation);
   OptimizerOptions options;
-  options.kind = "sgd";
+  options.kind = OptimizerKind::sgd;
   options.accumulate = accumulate;
   attach_optimizer(training, options);
   check_graph(training);

@@ -83,7 +83,7 @@ std::string describe(const Replay& r) {
 }
 
 TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
-  for (const char* kind : {"adamw", "sgd"}) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
     test::ModelOptions options;
     options.optimizer.kind = kind;
     options.optimizer.clip_norm = 0.1;
@@ -91,8 +91,8 @@ TEST(Replay, RandomPlansAgreeOnEvenAndUnevenMeshes) {
     for (const char* mesh : {"2", "3", "4", "2x2", "2x3"}) {
       for (uint32_t seed = 1; seed <= 4; ++seed) {
         const Replay result = replay_step(graph, test::random_plan(graph, Mesh::parse(mesh), seed));
-        EXPECT_FALSE(result.mismatch)
-            << kind << " mesh " << mesh << " seed " << seed << ": " << describe(result);
+        EXPECT_FALSE(result.mismatch) << name_of(kOptimizers, kind) << " mesh " << mesh << " seed "
+                                      << seed << ": " << describe(result);
         EXPECT_LT(result.largest, 1e-12);
         // Every node's results, and the persistent values.
         int64_t least = 0;

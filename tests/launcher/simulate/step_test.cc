@@ -370,7 +370,10 @@ TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
   };
   refused([](auto& r) { r.stages = 8; }, 1, "wanted 16");  // of a node of 8
   refused([](auto& r) { r.stages = 0; }, 1, "--stages is 0");
-  refused([](auto& r) { r.stages = 2, r.schedule = "gpipe"; }, 1, "--schedule is 'gpipe'");
+  refused([](auto& r) { r.stages = 2, r.schedule = "gpipe"; }, 1,
+          "--schedule 'gpipe' is not one of 1f1b, interleaved");
+  refused([](auto& r) { r.comm_streams = "two"; }, 1,
+          "--comm-streams 'two' is not one of none, one, axes");
   refused([](auto& r) { r.schedule = "interleaved"; }, 1, "give --stages 2");
   refused([](auto& r) { r.stages = 2, r.schedule = "interleaved"; }, 3, "3 micro-batches");
   refused([](auto& r) { r.stages = 2, r.schedule = "interleaved", r.chunks = 3; }, 2, "4 layers");

@@ -32,10 +32,10 @@ Imported import(const std::string& file,
 /// Losses of a few SGD steps on fixed tokens.
 std::vector<double> train(Graph graph) {
   fuse(graph);
-  attach_loss(graph, "");
+  attach_loss(graph, {});
   graph.outputs.clear();
   OptimizerOptions options;
-  options.kind = "sgd";
+  options.kind = OptimizerKind::sgd;
   attach_optimizer(graph, options);
   check_graph(graph);
   std::vector<int64_t> tokens, targets;
@@ -127,7 +127,7 @@ TEST(Exports, GradientOfATiedWeightIsTheSumOfItsUses) {
   for (const char* file : {"fresh.dynamo", "fresh.legacy_default"}) {
     SCOPED_TRACE(file);
     Graph graph = import(file).graph;
-    attach_loss(graph, "");
+    attach_loss(graph, {});
     ValueId table = graph.find("wte.weight");
     if (table == kNoValue) table = graph.find("head.weight");
     ASSERT_NE(table, kNoValue);
@@ -195,7 +195,7 @@ TEST(Exports, RandomNumbersAreDrawnAnewInEachStep) {
       if (node.op == "random_uniform" || node.op == "dropout") keys.insert(node.attrs.i("key"));
     }
     EXPECT_EQ(keys.size(), 6u) << "two draw the same numbers";
-    attach_loss(graph, "");
+    attach_loss(graph, {});
     graph.outputs = {graph.loss};
     Graph plain = evaluation_form(graph);
     EXPECT_EQ(dropouts(plain), 0);

@@ -183,7 +183,7 @@ TEST(PlanGame, AgreesWithTactics) {
       for (const std::string& text : tactics) all += text + ' ';
       SCOPED_TRACE(str(mesh, ": ", all));
       PlanOptions options;
-      options.planner = "propagate";
+      options.planner = parse_planner("propagate");
       options.tactics = tactics;
       const Plan plan = plan_shardings(gpt(), played.mesh, apart, options, test::rules());
       const double more = std::string(mesh) == "2x3" ? 0.05 : 1e-9;
@@ -208,7 +208,7 @@ TEST(PlanGame, Arguments) {
   for (int round = 0; round < 10; ++round) {
     play(game, random, 1 + random() % 3);
     PlanOptions options;
-    options.planner = "propagate";
+    options.planner = parse_planner("propagate");
     options.tactics = game.schedule({});
     const Plan plan = plan_shardings(mlp, played.mesh, host_cluster(), options, test::rules());
     EXPECT_LE(plan.seconds, game.price().seconds * (1 + 1e-9)) << options.tactics.back();

@@ -195,7 +195,7 @@ TEST(Mcts, PlansAreNearTheBound) {
       PlanOptions options;
       options.memory_limit = limit;
       const auto planned = [&](const char* planner, PlanReport& report) {
-        options.planner = planner;
+        options.planner = parse_planner(planner);
         return plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, test::rules(), &report);
       };
       PlanReport exact, tree;
@@ -211,11 +211,11 @@ TEST(Mcts, PlansAreNearTheBound) {
 /// The tactics that it names are a plan of their own, not slower than it said.
 TEST(Mcts, NamesTheTactics) {
   PlanOptions options;
-  options.planner = "mcts";
+  options.planner = parse_planner("mcts");
   PlanReport report;
   const Mesh mesh = Mesh::parse("a=2,b=2");
   (void)plan_shardings(gpt(), mesh, gpus(), options, test::rules(), &report);
-  options.planner = "propagate";
+  options.planner = parse_planner("propagate");
   options.tactics = report.found_tactics;
   const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, test::rules());
   EXPECT_LE(plan.seconds, report.found_seconds * (1 + 1e-9));
@@ -226,7 +226,7 @@ TEST(Mcts, NamesTheTactics) {
 TEST(Mcts, TheProgramIsNeverAboveDescents) {
   for (double seconds : {1e-6, 10.0}) {
     PlanOptions options;
-    options.planner = "mcts";
+    options.planner = parse_planner("mcts");
     options.solve_seconds = seconds;
     PlanReport report;
     (void)plan_shardings(gpt(), Mesh::parse("2x2x2"), host_cluster(), options, test::rules(),
@@ -238,14 +238,14 @@ TEST(Mcts, TheProgramIsNeverAboveDescents) {
 /// What tactics say holds, and the search goes on from there.
 TEST(Mcts, GoesOnFromTactics) {
   PlanOptions options;
-  options.planner = "mcts";
+  options.planner = parse_planner("mcts");
   options.tactics = {"batch@a"};
   const Mesh mesh = Mesh::parse("a=2,b=2");
   PlanReport report;
   const Plan plan = plan_shardings(gpt(), mesh, gpus(), options, test::rules(), &report);
   EXPECT_EQ(to_string(plan.values.at("tokens"), mesh).substr(0, 4), "[{a}");
   EXPECT_EQ(report.found_tactics.at(0), "batch@a");
-  options.planner = "propagate";
+  options.planner = parse_planner("propagate");
   const Plan alone = plan_shardings(gpt(), mesh, gpus(), options, test::rules());
   EXPECT_LE(plan.seconds, alone.seconds * (1 + 1e-9));
 }
@@ -253,7 +253,7 @@ TEST(Mcts, GoesOnFromTactics) {
 /// More axes than strategies can be listed for: searched on meshes with axes joined.
 TEST(Mcts, FourAxes) {
   PlanOptions options;
-  options.planner = "mcts";
+  options.planner = parse_planner("mcts");
   const Mesh mesh = Mesh::parse("2x2x2x2");
   const Plan plan = plan_shardings(gpt(), mesh, host_cluster(), options, test::rules());
   check_plan(plan, gpt());
@@ -263,7 +263,7 @@ TEST(Mcts, TrainsAsOneRankDoes) {
   for (const char* planner : {"mcts", "mcts-arguments"}) {
     for (const char* mesh : {"2", "3", "2x2"}) {
       PlanOptions options;
-      options.planner = planner;
+      options.planner = parse_planner(planner);
       const Plan plan = plan_shardings(gpt(), Mesh::parse(mesh), gpus(), options, test::rules());
       check_plan(plan, gpt());
       test::expect_trains_as_one(gpt(), plan);

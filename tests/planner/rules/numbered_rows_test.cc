@@ -112,7 +112,7 @@ Graph layer() {
   }
   g.loss = g.add("reduce_sum", {g.add("mul", {y, y})},
                  {{"axes", std::vector<int64_t>{0, 1}}, {"keepdims", int64_t{0}}}, "loss");
-  attach_optimizer(g, {.kind = "sgd"});
+  attach_optimizer(g, {.kind = OptimizerKind::sgd});
   return g;
 }
 

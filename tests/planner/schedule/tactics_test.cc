@@ -15,7 +15,7 @@ using test::small;
 
 Plan plan_of(const Graph& graph, const std::string& mesh, const std::vector<std::string>& tactics,
              PlanOptions options = {}, PlanReport* report = nullptr) {
-  if (options.planner == "auto") options.planner = "propagate";
+  if (options.planner.kind == PlannerKind::automatic) options.planner = {PlannerKind::propagate};
   options.tactics = tactics;
   PlanReport own;
   const Plan plan = plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules(),
@@ -112,7 +112,7 @@ TEST(Tactics, OfBaselines) {
       {"megatron-sp", {"inner@r", "sequence@r"}}};
   for (const auto& [name, tactics] : known) {
     PlanOptions options;
-    options.planner = name;
+    options.planner = parse_planner(name);
     EXPECT_EQ(plan_of(graph, "r=2", tactics).values, plan_of(graph, "r=2", {}, options).values)
         << name;
   }
@@ -127,7 +127,7 @@ TEST(Tactics, AutoLeavesAnAxisToTheSearch) {
   for (const char* other : {"inner@model", "sequence@model", "batch@model"})
     EXPECT_LE(mixed.seconds, plan_of(graph, mesh, {"batch@data", other}).seconds * 1.0001) << other;
   PlanOptions free;
-  free.planner = "ilp";
+  free.planner = parse_planner("ilp");
   const Plan best = plan_shardings(graph, Mesh::parse(mesh), host_cluster(), free, rules());
   EXPECT_GE(mixed.seconds, best.seconds * 0.9999);
   // Cuts and auto of one axis: what they say holds, the rest is free.
@@ -222,9 +222,9 @@ TEST(Tactics, StateLiesAsUpdatesMakeIt) {
   test::expect_trains_as_one(graph, plan_of(graph, "a=2,b=3", {"#1@a/0", "#1@b/1"}));
   GptOptions options = small();
   options.kv_heads = 1;
-  options.norm = "rms";
-  options.mlp = "geglu";
-  options.positions = "rotary";
+  options.norm = GptOptions::Norm::rms;
+  options.mlp = GptOptions::Mlp::geglu;
+  options.positions = GptOptions::Positions::rotary;
   options.biases = false;
   const Graph mixed = gpt_step(options, {}, true);
   const Plan plan = plan_of(mixed, "a=2", {"batch@a", "wte.weight.1@a"});
@@ -255,7 +255,7 @@ TEST(Tactics, ErrorsNameTheTactic) {
   for (const auto& [tactic, begin] : said)
     EXPECT_EQ(refusal(g, "d=2", {tactic}).substr(0, begin.size()), begin);
   PlanOptions baseline;
-  baseline.planner = "dp";
+  baseline.planner = parse_planner("dp");
   const std::string both = refusal(g, "d=2", {"batch@d"}, baseline);
   EXPECT_EQ(both.substr(0, 18), "--tactic 'batch@d'") << both;
   EXPECT_EQ(refusal(gpt(2), "d=2", {"#1@d/2"}),

@@ -22,7 +22,7 @@ RuleCache& rules() {
 Plan plan_of(const Graph& graph, const std::vector<std::string>& requests,
              const std::string& planner = "auto", const std::string& mesh = "data=2,model=2") {
   PlanOptions options;
-  options.planner = planner;
+  options.planner = parse_planner(planner);
   options.requests = requests;
   const Plan plan = plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules());
   check_plan(plan, graph);

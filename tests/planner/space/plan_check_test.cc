@@ -26,7 +26,7 @@ Graph small_step() {
 Plan planned(const Graph& graph, const std::string& mesh, const std::string& planner,
              RuleCache& rules) {
   PlanOptions options;
-  options.planner = planner;
+  options.planner = parse_planner(planner);
   return plan_shardings(graph, Mesh::parse(mesh), host_cluster(), options, rules);
 }
 

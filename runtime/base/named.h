@@ -24,6 +24,15 @@ std::optional<Kind> kind_named(const Named<Kind> (&all)[count], std::string_view
   return std::nullopt;
 }
 
+/// name_of(kSolvers, SolverKind::lns); "" of what has none.
+template <class Kind, size_t count>
+constexpr std::string_view name_of(const Named<Kind> (&all)[count], Kind kind) {
+  for (const Named<Kind>& one : all) {
+    if (one.kind == kind) return one.name;
+  }
+  return "";
+}
+
 /// "auto, ilp, beam"; with `last` = " or ": "auto, ilp or beam".
 template <class Kind, size_t count>
 std::string names_of(const Named<Kind> (&all)[count], const char* last = ", ",
