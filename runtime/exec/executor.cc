@@ -566,7 +566,9 @@ std::string_view Executor::implementation(size_t step) const {
 }
 
 int64_t Executor::bytes_sent(size_t step) const {
-  return ready_.at(step).collective ? ready_[step].collective->bytes_sent() : 0;
+  if (!ready_.at(step).collective) return 0;
+  const Step& of = program_.steps[step];
+  return shardrun::bytes_sent(*of.collective, ready_[step].in[0].type.dtype, program_.rank);
 }
 
 }  // namespace shardrun

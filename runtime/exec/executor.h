@@ -157,7 +157,7 @@ class Executor {
   double comm_seconds() const { return comm_seconds_; }
   /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
   std::string_view implementation(size_t step) const;
-  /// Bytes that this rank sends in a step (CollectiveStep); 0 for kernels.
+  /// Bytes that this rank sends in a step; 0 for kernels.
   int64_t bytes_sent(size_t step) const;
 
  private:
