@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "graph/passes/pass_table.h"
 #include "kernels/fused_call.h"
+#include "program/collective_order.h"
 #include "program/combine_collectives.h"
 #include "program/fusion/chains.h"
 #include "program/fusion/updates.h"
@@ -37,6 +38,11 @@ constexpr Pass kPasses[] = {
     {"partition", "local nodes and the collectives between them", false,
      [](Program program, const Compilation& c) {
        program = c.partition.program(c.rank);
+       return program;
+     }},
+    {"order_collectives", "collectives where ranks and kernels seldom wait for them", false,
+     [](Program program, const Compilation& c) {
+       order_collectives(program, c.partition.collectives(), c.partition.most_bytes());
        return program;
      }},
     {"combine_collectives", "neighbouring sums over ranks, one call for several", true,
