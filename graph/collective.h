@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -79,6 +80,16 @@ struct CollectiveTraits {
   enum class Side { before, after };
   /// The dim along which the members' pieces of a tensor lie: Collective::dim or to_dim.
   enum class Along { none, dim, to_dim };
+  /// What a rank gives to the others of its group (bytes_sent).
+  enum class Sends {
+    nothing,
+    shard,       // what it holds, to each of them
+    twice,       // a reduce_scatter's pieces and an all_gather's shards
+    pieces,      // to each what lies in its result: pieces_of
+    numbers,     // of rows, at most RowBounds::most_named, and to each how many
+    owned_rows,  // at most RowBounds::most_owned
+    named_rows,  // at most RowBounds::most_named
+  };
   /// What of a Collective is printed beside its axes and payload.
   enum Field : unsigned { has_dim = 1, has_to_dim = 2, has_op = 4, has_windows = 8 };
 
@@ -87,10 +98,12 @@ struct CollectiveTraits {
   Price price = Price::ring;
   Side sized = Side::before;  // the bytes that `price` goes by: a rank's shard on this side
   Place place = Place::free;
-  bool local = false;     // moves no data between ranks: nobody waits for anybody
-  bool reduces = false;   // combines what several ranks made of an element
-  bool by_rows = false;   // moves rows that numbers name, known when the step runs
-  bool in_place = false;  // the result may lie where the operand did
+  Sends sends = Sends::nothing;
+  bool local = false;       // moves no data between ranks: nobody waits for anybody
+  bool reduces = false;     // combines what several ranks made of an element
+  bool by_rows = false;     // moves rows that numbers name, known when the step runs
+  bool in_place = false;    // the result may lie where the operand did
+  bool replicates = false;  // a resharding whose result is the same on all of the group
   /// Pieces of the operand to pack, and of the result to unpack, where they are not dense in it.
   Along packs = Along::none, unpacks = Along::none;
   unsigned fields = 0;
@@ -108,6 +121,7 @@ inline constexpr auto kCollectives = [] {
   using K = Collective::Kind;
   using T = CollectiveTraits;
   using P = T::Price;
+  using S = T::Sends;
   constexpr auto after = T::Side::after;
   constexpr auto before_node = T::Place::before_node, after_node = T::Place::after_node;
   return std::to_array<T>({
@@ -115,23 +129,29 @@ inline constexpr auto kCollectives = [] {
        .name = "all_gather",
        .price = P::ring,
        .sized = after,
+       .sends = S::shard,
+       .replicates = true,
        .unpacks = T::Along::dim,
        .fields = T::has_dim},
       {.kind = K::reduce_scatter,
        .name = "reduce_scatter",
        .price = P::ring,
+       .sends = S::pieces,
        .reduces = true,
        .packs = T::Along::dim,
        .fields = T::has_dim | T::has_op},
       {.kind = K::all_reduce,
        .name = "all_reduce",
        .price = P::all_reduce,
+       .sends = S::twice,
        .reduces = true,
        .in_place = true,
+       .replicates = true,
        .fields = T::has_op},
       {.kind = K::all_to_all,
        .name = "all_to_all",
        .price = P::pairwise,
+       .sends = S::pieces,
        .packs = T::Along::to_dim,
        .unpacks = T::Along::dim,
        .fields = T::has_dim | T::has_to_dim},
@@ -151,34 +171,40 @@ inline constexpr auto kCollectives = [] {
        .name = "halo_exchange",
        .price = P::exchange,
        .place = before_node,
+       .sends = S::pieces,
        .fields = T::has_windows},
       {.kind = K::halo_add,
        .name = "halo_add",
        .price = P::exchange,
        .place = after_node,
+       .sends = S::pieces,
        .reduces = true,
        .fields = T::has_windows},
       {.kind = K::block_exchange,
        .name = "block_exchange",
        .price = P::exchange,
        .place = after_node,
+       .sends = S::pieces,
        .fields = T::has_dim},
       {.kind = K::row_route,
        .name = "row_route",
        .price = P::route,
        .place = before_node,
+       .sends = S::numbers,
        .by_rows = true,
        .fields = T::has_dim},
       {.kind = K::row_fetch,
        .name = "row_fetch",
        .price = P::exchange,
        .place = before_node,
+       .sends = S::owned_rows,
        .by_rows = true,
        .fields = T::has_dim},
       {.kind = K::row_add,
        .name = "row_add",
        .price = P::exchange,
        .place = after_node,
+       .sends = S::named_rows,
        .reduces = true,
        .by_rows = true,
        .fields = T::has_dim | T::has_op},
@@ -207,5 +233,19 @@ std::string to_string(const Collective& collective, const Mesh& mesh, int64_t ra
 /// Elements of a routing: how many rows of each member this rank names, how many of this rank's
 /// each member names, and which these are, counted from this rank's first.
 int64_t routing_size(const Collective& row_route);
+
+/// The place of `rank` in the group. Throws internal if it is not there, or boxes are missing.
+size_t place_in_group(const Collective& collective, int64_t rank);
+/// A part of one member's operand that is part of another's result.
+struct CollectivePiece {
+  Box region;  // global
+  Box local;   // the operand's box, as far as this piece is concerned (blocks have one each)
+};
+/// What member `from` holds of what member `to` gets.
+std::vector<CollectivePiece> pieces_of(const Collective& collective, size_t from, size_t to);
+/// What `rank`, one of the group, gives to the others, in bytes, each piece once for every rank
+/// that needs it; an all_reduce counts as a reduce_scatter and an all_gather. Of rows that change
+/// ranks by number, the most that the plan has room for. `dtype`: of operand 0.
+int64_t bytes_sent(const Collective& collective, DType dtype, int64_t rank);
 
 }  // namespace shardrun

@@ -32,8 +32,9 @@ struct LocalBoxes {
 
 /// In which type an op computes in a bf16 model: which casts in_bf16 (passes/training.h) puts
 /// before its floating operands. Three rules come first and make any op f32: it moves running
-/// statistics, it takes random numbers, or it is a user's and its shape rule refuses bf16. The
-/// loss's own arithmetic (OpDef::model_body) is f32 as well, except for bf16 and conversion.
+/// statistics, it takes random numbers (OpDef::draws), or it is a user's and its shape rule refuses
+/// bf16. The loss's own arithmetic (OpDef::model_body) is f32 as well, except for bf16 and
+/// conversion.
 enum class Precision {
   unstated,    // only in what register_op is given: it becomes follows
   follows,     // all operands bf16 if one of them is: element-wise ops, data movement
@@ -85,6 +86,32 @@ struct OpDef {
   /// A product, a norm or the like: never the loss's own arithmetic, which begins behind the last
   /// of these. In mean((W x + b - y)^2) that is W x; subtraction, square and mean are the loss's.
   bool model_body = false;
+
+  /// Operands that in a bf16 model become of another's type: {operand, other}. What batch_norm
+  /// adds, its operand 5, is of the type of x; its scale and statistics stay f32. Read by in_bf16.
+  std::vector<std::pair<int, int>> typed_like = {};
+
+  /// A sum of its operands: of a parameter and something else it is a layer with a bias, and in a
+  /// bf16 model not the loss's own arithmetic, even behind the last model_body. Read by in_bf16.
+  bool adds = false;
+
+  /// Its results are random numbers, and what reads them is f32 in a bf16 model: rounded, a number
+  /// below 1 could be 1, and what it is compared with another. Read by in_bf16.
+  bool draws = false;
+
+  /// What a node is where nothing is trained. Read by evaluation_form.
+  struct Evaluation {
+    /// {result, operand}: the result is that operand, and nothing runs. Of a dropout, x.
+    std::vector<std::pair<int, int>> passes = {};
+    /// The attribute with which a node drops: it becomes 0, and the node loses the operand that is
+    /// there if it is above 0, the last. "": none.
+    std::string drops = {};
+    /// {operand, operand}: a statistic of the batch and the average that the node keeps of it.
+    std::vector<std::pair<int, int>> averages = {};
+    /// Operands in whose place the averages are read that some node keeps of them.
+    std::vector<int> statistics = {};
+  };
+  Evaluation evaluation = {};
 
   /// Takes the attribute out_dtype="f32": a result of bf16 operands is added up in f32 and then not
   /// rounded. A cast behind the op becomes that attribute (fold_casts).

@@ -288,6 +288,7 @@ std::vector<OpDef> attention_ops() {
        .cost = CostClass::attention,
        .precision = Precision::bf16,
        .model_body = true,
+       .evaluation = {.drops = "dropout"},
        .localise = attention_localise<0>,
        .shrink = attention_shrink<0>,
        .samples = samples(AttentionPart::whole)},

@@ -284,6 +284,8 @@ std::vector<OpDef> batch_norm_ops() {
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
        .model_body = true,
+       .typed_like = {{5, 0}},
+       .evaluation = {.statistics = {1, 2}},
        .in_place = {{0, 0}, {0, 5}},
        .samples = norm_samples},
       {.name = "running_statistics",
@@ -291,6 +293,8 @@ std::vector<OpDef> batch_norm_ops() {
        .gradient = running_gradient,
        .cost = CostClass::streamed,
        .precision = Precision::follows,
+       // A module that is called twice reads what its first call made.
+       .evaluation = {.passes = {{0, 0}, {1, 1}}, .averages = {{2, 0}, {3, 1}}},
        .in_place = {{0, 0}, {1, 1}},
        .samples = samples("cccc", {{"momentum", 0.3}, {"unbias", 1.25}})},
       {.name = "batch_norm_reduce_grad",

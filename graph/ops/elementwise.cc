@@ -426,6 +426,7 @@ void add_binary(std::vector<OpDef>& ops) {
   ops.push_back(binary(
       "add", [](Expr, Expr, Expr, Expr dy) { return dy; },
       [](Expr, Expr, Expr, Expr dy) { return dy; }, -1, 1));
+  ops.back().adds = true;
   add_integer_samples(ops.back());
   ops.push_back(binary(
       "sub", [](Expr, Expr, Expr, Expr dy) { return dy; },

@@ -85,6 +85,7 @@ std::vector<OpDef> random_ops() {
   op.flops = random_flops;
   op.cost = CostClass::streamed;
   op.precision = Precision::follows;
+  op.evaluation.passes = {{0, 0}};
   op.localise = dropout_localise;
   op.shrink = dropout_shrink;
   op.in_place = {{0, 0}};
@@ -102,6 +103,7 @@ std::vector<OpDef> random_ops() {
   uniform.flops = random_flops;
   uniform.cost = CostClass::streamed;
   uniform.precision = Precision::follows;
+  uniform.draws = true;
   uniform.localise = uniform_localise;
   uniform.shrink = uniform_shrink;
   for (const Shape& shape : {Shape{4, 6}, Shape{3, 5}, Shape{2, 3, 7}, Shape{9}, Shape{}}) {

@@ -8,7 +8,7 @@
 #include "graph/ops/elementwise.h"
 #include "graph/ops/gradients.h"
 #include "graph/ops/movement.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 

@@ -10,7 +10,7 @@ namespace shardrun {
 bool moves_only_ones(const Shape& shape, const std::vector<int64_t>& perm);
 
 /// Such transposes become reshapes, which take their operand's memory. After all that looks for
-/// transposes: fold_transposes, fuse_attention. Returns how many there were.
+/// transposes: fold_transposes, recognise_attention. Returns how many there were.
 int reshape_transposes(Graph& graph);
 
 /// Element-wise ops spread their operands themselves: they take what an expand takes, and where

@@ -3,7 +3,7 @@
 #include <map>
 #include <numeric>
 
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 

@@ -2,7 +2,7 @@
 #include <set>
 
 #include "graph/passes/equation.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/rebuild.h"
 
 namespace shardrun {

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "graph/op_def.h"
-#include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 
 namespace shardrun {
@@ -150,12 +149,14 @@ ValueId held_by(const Graph& graph, const Node& node) {
   return name.empty() ? kNoValue : graph.find(name);
 }
 
+size_t slot(int index) { return static_cast<size_t>(index); }
+
 /// Batch statistic -> the running one that it moves.
 std::map<ValueId, ValueId> running_statistics(const Graph& graph) {
   std::map<ValueId, ValueId> running;
   for (const Node& node : graph.nodes()) {
-    if (node.op != "running_statistics") continue;
-    for (size_t i = 0; i < 2; ++i) running[node.inputs[i + 2]] = node.inputs[i];
+    for (const auto& [now, average] : op_def(node.op).evaluation.averages)
+      running[node.inputs[slot(now)]] = node.inputs[slot(average)];
   }
   return running;
 }
@@ -165,36 +166,24 @@ std::map<ValueId, ValueId> running_statistics(const Graph& graph) {
 Graph evaluation_form(const Graph& graph) {
   const std::map<ValueId, ValueId> running = running_statistics(graph);
   Graph out = rebuild(graph, [&](Rebuild& r, const Node& node) {
-    if (node.op == "batch_norm") {
-      Node stored = node;
-      for (size_t i = 1; i < 3; ++i) {
-        if (const auto it = running.find(node.inputs[i]); it != running.end())
-          stored.inputs[i] = it->second;
-      }
-      r.copy(stored);
-      return;
-    }
     if (const ValueId held = held_by(graph, node); held != kNoValue) {
       r.copied[node.outputs[0]] = r.at(held);
       return;
     }
-    if (node.op == "running_statistics") {
-      // A module that is called twice reads what its first call made.
-      for (size_t i = 0; i < 2; ++i) r.copied[node.outputs[i]] = r.at(node.inputs[i]);
-      return;
+    const OpDef::Evaluation& form = op_def(node.op).evaluation;
+    for (const auto& [result, operand] : form.passes)
+      r.copied[node.outputs[slot(result)]] = r.at(node.inputs[slot(operand)]);
+    if (!form.passes.empty()) return;
+    Node evaluated = node;
+    for (const int i : form.statistics) {
+      if (const auto it = running.find(node.inputs[slot(i)]); it != running.end())
+        evaluated.inputs[slot(i)] = it->second;
     }
-    if (node.op == "dropout") {
-      r.copied[node.outputs[0]] = r.at(node.inputs[0]);
-      return;
+    if (!form.drops.empty() && node.attrs.f(form.drops, 0.0) > 0) {
+      evaluated.attrs.set(form.drops, 0.0);
+      evaluated.inputs.pop_back();
     }
-    if (node.op == "attention" && node.attrs.f("dropout", 0.0) > 0) {
-      Node plain = node;
-      plain.attrs.set("dropout", 0.0);
-      plain.inputs.pop_back();
-      r.copy(plain);
-      return;
-    }
-    r.copy(node);
+    r.copy(evaluated);
   });
   out.updates.clear();
   return out;
@@ -271,9 +260,9 @@ Graph in_bf16(const Graph& graph) {
   // The bias of the last layer stands in the tail, but what it is added to is a product: it stays
   // bf16.
   auto adds_parameter = [&](const Node& node) {
-    return node.op == "add" && std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
-             return graph.value(id).role == Role::parameter;
-           });
+    return op_def(node.op).adds &&
+           std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [&](ValueId id) { return graph.value(id).role == Role::parameter; });
   };
   size_t index = 0;
   return rebuild(graph, [&](Rebuild& r, const Node& node) {
@@ -289,11 +278,12 @@ Graph in_bf16(const Graph& graph) {
     };
     const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(),
                                       [&](ValueId id) { return dtype(id) == DType::bf16; });
-    const Precision precision = op_def(node.op).precision;
+    const OpDef& op = op_def(node.op);
+    const Precision precision = op.precision;
     const bool converts = precision == Precision::conversion;
-    // Rounded to bf16, a random number could be 1, and what it is compared with another.
     const bool of_drawn = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) {
-      return made_by(g, id, "random_uniform") != nullptr;
+      const NodeId maker = g.value(id).producer;
+      return maker >= 0 && op_def(g.node(maker).op).draws;
     });
     if (insists_on_f32(g, node, inputs) || of_drawn || of_state) {
       all_to(DType::bf16, DType::f32);
@@ -304,9 +294,10 @@ Graph in_bf16(const Graph& graph) {
     } else if (any_bf16 && precision != Precision::mixed && !converts) {
       all_to(DType::f32, DType::bf16);
     }
-    constexpr size_t kResidual = 5;
-    if (node.op == "batch_norm" && inputs.size() > kResidual)
-      inputs[kResidual] = cast_to(g, inputs[kResidual], dtype(inputs[0]));
+    for (const auto& [operand, other] : op.typed_like) {
+      if (slot(operand) < inputs.size())
+        inputs[slot(operand)] = cast_to(g, inputs[slot(operand)], dtype(inputs[slot(other)]));
+    }
     const std::vector<ValueId> made = g.add_node(node.op, inputs, node.attrs, node.name);
     for (size_t i = 0; i < made.size(); ++i) {
       r.copied[node.outputs[i]] = made[i];

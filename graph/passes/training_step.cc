@@ -20,7 +20,8 @@ struct Pass {
 
 /// Until `evaluation` passes work on `train`, the forward pass; behind it on one or both.
 constexpr Pass kPasses[] = {
-    {"fuse", [](TrainingStep& step, const Options&) { step.fused = fuse(step.train); }},
+    {"recognise",
+     [](TrainingStep& step, const Options&) { step.recognised = recognise(step.train); }},
     {"channels_last", [](TrainingStep& step, const Options&) { put_channels_last(step.train); }},
     {"loss",
      [](TrainingStep& step, const Options& options) {

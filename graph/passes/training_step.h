@@ -9,7 +9,7 @@
 
 #include "graph/graph.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 
 namespace shardrun {
@@ -17,7 +17,7 @@ namespace shardrun {
 struct TrainingStep {
   Graph train;       // forward, loss, backward, update
   Graph evaluation;  // forward and loss, without dropout; the same parameters by name
-  FusionCounts fused;
+  Recognised recognised;
   std::string loss_note;               // of attach_loss
   std::vector<std::string> unreached;  // parameters that were frozen: the loss does not see them
 };

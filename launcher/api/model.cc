@@ -229,7 +229,7 @@ OptimizerOptions optimizer_options(const ModelOptions& options) {
   return out;
 }
 
-std::string fusion_note(const FusionCounts& counts) {
+std::string recognised_note(const Recognised& counts) {
   std::string out;
   auto add = [&](int count, const char* what) {
     if (count > 0) out += str(out.empty() ? "recognised: " : ", ", count, " ", what);
@@ -330,7 +330,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
 
   impl.notes.insert(impl.notes.end(), report.notes.begin(), report.notes.end());
   for (std::string note :
-       {fusion_note(step.fused), step.loss_note, unreached_note(report, step.unreached)}) {
+       {recognised_note(step.recognised), step.loss_note, unreached_note(report, step.unreached)}) {
     if (!note.empty()) impl.notes.push_back(std::move(note));
   }
   for (std::string& note : check_user_ops(impl.train)) impl.notes.push_back(std::move(note));

@@ -112,11 +112,10 @@ double measured_seconds(CostClass cost, const Node& node, std::span<const Tensor
       return op->second.curve.at(op->second.by_flops ? work.flops : work.bytes);
     }
   }
-  // Not measured itself: as an add of as many bytes, or its arithmetic if that takes longer.
+  // Not measured itself: as long as so many bytes, or its arithmetic if that takes longer.
   for (const DType dtype : dtypes) {
-    const auto add = measured.ops.find({"add", "", dtype});
-    if (add != measured.ops.end())
-      return std::max(add->second.curve.at(work.bytes),
+    if (const MeasuredKernels::Op* streaming = measured.streaming(dtype))
+      return std::max(streaming->curve.at(work.bytes),
                       arithmetic_of(cost, node, in, work, cluster));
   }
   return 0;

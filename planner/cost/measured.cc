@@ -67,6 +67,11 @@ double Grid::at(const std::array<double, 3>& size, const std::array<double, 3>& 
   return result;
 }
 
+const MeasuredKernels::Op* MeasuredKernels::streaming(DType dtype) const {
+  const auto it = ops.find({std::string(kStreaming), "", dtype});
+  return it == ops.end() ? nullptr : &it->second;
+}
+
 Measured Measured::for_ranks(int64_t ranks, int64_t devices, const std::string& backend,
                              int64_t threads) const {
   Measured out;

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -48,6 +49,10 @@ struct MeasuredKernels {
     friend bool operator==(const Op&, const Op&) = default;
   };
   std::map<Key, Op> ops;
+  /// The op that stands for all that only stream through memory: one that was not measured itself
+  /// takes as long, by its bytes, and the memory's bandwidth is what the largest call reaches.
+  static constexpr std::string_view kStreaming = "add";
+  const Op* streaming(DType dtype) const;  // null: it was not measured either
   friend bool operator==(const MeasuredKernels&, const MeasuredKernels&) = default;
 };
 

@@ -60,16 +60,6 @@ void fill_identity(Device& device, void* data, int64_t count, DType dtype, Reduc
   });
 }
 
-size_t CollectiveStep::place_of(const Collective& c, int64_t rank) {
-  const auto found = std::find(c.group.begin(), c.group.end(), rank);
-  SR_REQUIRE(found != c.group.end(), internal, to_string(c.kind), ": rank ", rank,
-             " is not in its group");
-  SR_REQUIRE(c.in_boxes.size() == c.group.size() && c.out_boxes.size() == c.group.size(), internal,
-             to_string(c.kind), ": a group of ", c.group.size(), " has ", c.in_boxes.size(),
-             " in and ", c.out_boxes.size(), " out boxes");
-  return static_cast<size_t>(found - c.group.begin());
-}
-
 CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype, size_t me) {
   using Along = CollectiveTraits::Along;
   const Box &in = c.in_boxes[me], &out = c.out_boxes[me];
@@ -93,7 +83,7 @@ CollectiveStep::Bytes CollectiveStep::bytes_of(const Collective& c, DType dtype,
 int64_t CollectiveStep::workspace_bytes(const Collective& collective, DType dtype, int64_t rank) {
   if (collective.traits().is_exchange())
     return CollectiveStep(collective, dtype, rank).workspace_bytes();
-  const Bytes bytes = bytes_of(collective, dtype, place_of(collective, rank));
+  const Bytes bytes = bytes_of(collective, dtype, place_in_group(collective, rank));
   return bytes.pack + bytes.unpack + bytes.staging;
 }
 
@@ -102,7 +92,7 @@ CollectiveStep::CollectiveStep(std::shared_ptr<const Collective> collective, DTy
     : collective_(std::move(collective)),
       device_(&device),
       dtype_(dtype),
-      me_(place_of(*collective_, rank)) {
+      me_(place_in_group(*collective_, rank)) {
   const Collective& c = *collective_;
   if (c.traits().by_rows) {
     rows_.emplace(c, dtype, me_);
@@ -125,31 +115,6 @@ CollectiveStep::CollectiveStep(std::shared_ptr<const Collective> collective, DTy
   for (const Box& box : recv_boxes_) recv_counts_.push_back(count_of(box));
 }
 
-/// What member `from` holds of what member `to` wants.
-std::vector<CollectiveStep::Piece> CollectiveStep::pieces(size_t from, size_t to) const {
-  const Collective& c = *collective_;
-  std::vector<Piece> out;
-  const auto add = [&](const Box& held, const Box& local) {
-    const Box region = intersect(held, c.out_boxes[to]);
-    if (!is_empty(region)) out.push_back({region, local});
-  };
-  if (c.kind != Collective::Kind::block_exchange) {
-    add(c.in_boxes[from], c.in_boxes[from]);
-    return out;
-  }
-  // Block [g, g + n) of the dim that starts at local row l: as if the tensor began at g - l.
-  int64_t row = 0;
-  const auto d = static_cast<size_t>(c.dim);
-  for (const Range& block : std::get<MemberBlocks>(c.payload)[from]) {
-    Box held = c.in_boxes[from], local = c.in_boxes[from];
-    held[d] = block;
-    local[d].begin = block.begin - row;
-    add(held, local);
-    row += block.size;
-  }
-  return out;
-}
-
 void CollectiveStep::prepare_exchange() {
   const Collective& c = *collective_;
   if (c.kind == Collective::Kind::block_exchange) {
@@ -157,15 +122,15 @@ void CollectiveStep::prepare_exchange() {
     SR_REQUIRE(members == c.group.size(), internal, to_string(c.kind), ": a group of ",
                c.group.size(), " has blocks for ", members);
   }
-  const auto count = [](const std::vector<Piece>& pieces) {
+  const auto count = [](const std::vector<CollectivePiece>& pieces) {
     int64_t sum = 0;
-    for (const Piece& piece : pieces) sum += count_of(piece.region);
+    for (const CollectivePiece& piece : pieces) sum += count_of(piece.region);
     return sum;
   };
   int64_t sent = 0, received = 0;
   for (size_t j = 0; j < c.group.size(); ++j) {
-    sends_.push_back(pieces(me_, j));
-    recvs_.push_back(pieces(j, me_));
+    sends_.push_back(pieces_of(c, me_, j));
+    recvs_.push_back(pieces_of(c, j, me_));
     send_counts_.push_back(j == me_ ? 0 : count(sends_[j]));
     recv_counts_.push_back(j == me_ ? 0 : count(recvs_[j]));
     sent += send_counts_.back();
@@ -185,7 +150,7 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
   char* to = packed;
   for (size_t j = 0; j < sends_.size(); ++j) {
     if (j == me_) continue;
-    for (const Piece& piece : sends_[j]) {
+    for (const CollectivePiece& piece : sends_[j]) {
       device_->copy_box(in, piece.local, to, piece.region, piece.region, element);
       to += count_of(piece.region) * element;
     }
@@ -194,7 +159,7 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
   const bool adds = collective_->traits().reduces;
   if (adds) fill_identity(*device_, out, count_of(box), dtype_, ReduceOp::sum);
   for (size_t j = 0; j < recvs_.size(); ++j) {
-    for (const Piece& piece : recvs_[j]) {
+    for (const CollectivePiece& piece : recvs_[j]) {
       const void* from = j == me_ ? in : received;
       const Box& local = j == me_ ? piece.local : piece.region;
       if (adds) {
@@ -205,20 +170,6 @@ void CollectiveStep::run_exchange(const void* in, void* out, void* workspace,
       if (j != me_) received += count_of(piece.region) * element;
     }
   }
-}
-
-int64_t CollectiveStep::bytes_sent() const {
-  const Collective& c = *collective_;
-  if (rows_) return rows_->bytes_sent();
-  const auto ranks = static_cast<int64_t>(c.group.size());
-  int64_t elements = 0;
-  if (c.kind == Collective::Kind::all_gather) elements = (ranks - 1) * count_of(c.in_boxes[me_]);
-  if (c.kind == Collective::Kind::all_reduce)
-    elements = 2 * (ranks - 1) * count_of(c.in_boxes[me_]) / ranks;
-  for (size_t j = 0; j < send_counts_.size(); ++j) {
-    if (j != me_) elements += send_counts_[j];
-  }
-  return elements * size_of(dtype_);
 }
 
 void CollectiveStep::pack(const void* in, char* packed) const {

@@ -38,10 +38,6 @@ class CollectiveStep {
   }
   /// The same of a step that is not there: nothing is prepared for each member.
   static int64_t workspace_bytes(const Collective& collective, DType dtype, int64_t rank);
-  /// What this rank gives to the others, in bytes, each piece once for every rank that needs it; an
-  /// all_reduce counts as a reduce_scatter and an all_gather. Of rows that change ranks by number,
-  /// the most that the plan has room for.
-  int64_t bytes_sent() const;
 
   /// Does `run` do nothing but ask the device and the group for the same work each time?
   bool recordable() const { return !rows_; }
@@ -54,16 +50,10 @@ class CollectiveStep {
            Communicator* group) const;
 
  private:
-  /// Part of this rank's tensor that a peer wants, or the other way round.
-  struct Piece {
-    Box region;  // global
-    Box local;   // the tensor's box, as far as this piece is concerned (blocks have one each)
-  };
   void prepare_exchange();
   void run_rows_on_host(std::span<const TensorView> in, std::span<const TensorView> out,
                         Communicator& group) const;
   void run_exchange(const void* in, void* out, void* workspace, Communicator* group) const;
-  std::vector<Piece> pieces(size_t from, size_t to) const;
 
   void pack(const void* in, char* packed) const;
   void unpack(const char* packed, void* out) const;
@@ -71,7 +61,6 @@ class CollectiveStep {
   struct Bytes {
     int64_t pack = 0, unpack = 0, staging = 0;
   };
-  static size_t place_of(const Collective& collective, int64_t rank);
   /// Of all but exchanges.
   static Bytes bytes_of(const Collective& collective, DType dtype, size_t me);
 
@@ -81,7 +70,7 @@ class CollectiveStep {
   size_t me_ = 0;                                   // in the group
   std::vector<int64_t> send_counts_, recv_counts_;  // elements, per member
   std::vector<Box> send_boxes_, recv_boxes_;        // what goes to and comes from each member
-  std::vector<std::vector<Piece>> sends_, recvs_;   // exchanges: per member
+  std::vector<std::vector<CollectivePiece>> sends_, recvs_;  // exchanges: per member
   std::optional<RowExchange> rows_;
   Bytes bytes_;
 };

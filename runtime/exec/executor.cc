@@ -1,6 +1,8 @@
 // The arena, preparation of every step, and the loop that runs them.
 #include "exec/executor.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <variant>
 
@@ -74,6 +76,22 @@ void write_scalar(Device& device, void* to, DType dtype, DType from, const void*
   device.copy_in(to, rounded, size_of(dtype));
 }
 
+/// Kernels that the calling thread prepares are prepared for so many threads.
+class KernelThreads {
+ public:
+  explicit KernelThreads(int threads) : before_(omp_get_max_threads()) {
+    if (threads != before_) omp_set_num_threads(threads);
+  }
+  ~KernelThreads() {
+    if (omp_get_max_threads() != before_) omp_set_num_threads(before_);
+  }
+  KernelThreads(const KernelThreads&) = delete;
+  KernelThreads& operator=(const KernelThreads&) = delete;
+
+ private:
+  const int before_;
+};
+
 }  // namespace
 
 Communicator* Arena::group(const std::vector<std::vector<int>>& groups) {
@@ -83,34 +101,34 @@ Communicator* Arena::group(const std::vector<std::vector<int>>& groups) {
 }
 
 StepNeeds::StepNeeds(std::span<const KernelList* const> lists)
-    : lists_(lists.begin(), lists.end()),
-      known_(std::make_shared<std::map<std::string, Known>>()) {}
+    : lists_(lists.begin(), lists.end()), remembered_(std::make_shared<Remembered>()) {}
 
-StepBytes StepNeeds::operator()(const Program& program, const Step& step) const {
+StepBytes StepNeeds::operator()(const Program& program, const Step& step, int threads) const {
   if (step.kind == Step::Kind::collective) {
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
     return {CollectiveStep::workspace_bytes(*step.collective, dtype, program.rank)};
   }
-  return known(program, step).bytes;
+  return known(program, step, threads).bytes;
 }
 
-StepFusion StepNeeds::fusion(const Program& program, const Step& step) const {
-  return known(program, step).fusion;
+StepFusion StepNeeds::fusion(const Program& program, const Step& step, int threads) const {
+  return known(program, step, threads).fusion;
 }
 
-const StepNeeds::Known& StepNeeds::known(const Program& program, const Step& step) const {
+StepNeeds::Known StepNeeds::known(const Program& program, const Step& step, int threads) const {
   const std::vector<TensorType> in = types_of(program, step.in), out = types_of(program, step.out);
-  const std::string key = signature(step.node, in, out);
-  auto it = known_->find(key);
-  if (it == known_->end()) {
-    const PreparedKernel kernel = select_kernel(lists_, KernelCall{step.node, in, out});
-    Known known{{kernel.workspace_bytes, kernel.kept_bytes}, {}};
-    known.fusion.elements = reinterpret_cast<const void*>(kernel.fuse);
-    if (kernel.run_rows)
-      known.fusion.rows = kernel.rows_of_operand ? RowWise::operand : RowWise::result;
-    it = known_->emplace(key, known).first;
-  }
-  return it->second;
+  if (threads == 0) threads = omp_get_max_threads();
+  std::pair key(threads, signature(step.node, in, out));
+  const std::lock_guard lock(remembered_->mutex);
+  const auto it = remembered_->known.find(key);
+  if (it != remembered_->known.end()) return it->second;
+  const KernelThreads with(threads);
+  const PreparedKernel kernel = select_kernel(lists_, KernelCall{step.node, in, out});
+  Known known{{kernel.workspace_bytes, kernel.kept_bytes}, {}};
+  known.fusion.elements = reinterpret_cast<const void*>(kernel.fuse);
+  if (kernel.run_rows)
+    known.fusion.rows = kernel.rows_of_operand ? RowWise::operand : RowWise::result;
+  return remembered_->known.emplace(std::move(key), known).first->second;
 }
 
 struct Executor::Ready {
@@ -566,7 +584,9 @@ std::string_view Executor::implementation(size_t step) const {
 }
 
 int64_t Executor::bytes_sent(size_t step) const {
-  return ready_.at(step).collective ? ready_[step].collective->bytes_sent() : 0;
+  if (!ready_.at(step).collective) return 0;
+  const Step& of = program_.steps[step];
+  return shardrun::bytes_sent(*of.collective, ready_[step].in[0].type.dtype, program_.rank);
 }
 
 }  // namespace shardrun

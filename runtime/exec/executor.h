@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <span>
 #include <string>
@@ -45,24 +46,28 @@ class Arena {
 };
 
 /// Exact bytes that any step needs with these kernels: what place_memory asks for. Remembers what
-/// it has prepared, so a model's repeated blocks cost one preparation. Copies share the memory; not
-/// for several threads at once.
+/// it has prepared, so a model's repeated blocks cost one preparation. Copies share the memory, and
+/// several threads may ask at once. `threads`: that the kernels are to have; 0: the caller's.
 class StepNeeds {
  public:
   explicit StepNeeds(std::span<const KernelList* const> lists);
-  StepBytes operator()(const Program& program, const Step& step) const;
+  StepBytes operator()(const Program& program, const Step& step, int threads = 0) const;
   /// How a kernel's step runs with its neighbours: what the passes of fusion ask for.
-  StepFusion fusion(const Program& program, const Step& step) const;
+  StepFusion fusion(const Program& program, const Step& step, int threads = 0) const;
 
  private:
   struct Known {
     StepBytes bytes;
     StepFusion fusion;
   };
-  const Known& known(const Program& program, const Step& step) const;
+  struct Remembered {
+    std::mutex mutex;
+    std::map<std::pair<int, std::string>, Known> known;  // by threads and call
+  };
+  Known known(const Program& program, const Step& step, int threads) const;
 
   std::vector<const KernelList*> lists_;
-  std::shared_ptr<std::map<std::string, Known>> known_;
+  std::shared_ptr<Remembered> remembered_;
 };
 
 /// One step of training is
@@ -157,7 +162,7 @@ class Executor {
   double comm_seconds() const { return comm_seconds_; }
   /// Which kernel runs each step: "reference", "cpu:onednn"; empty for collectives.
   std::string_view implementation(size_t step) const;
-  /// Bytes that this rank sends in a step (CollectiveStep); 0 for kernels.
+  /// Bytes that this rank sends in a step; 0 for kernels.
   int64_t bytes_sent(size_t step) const;
 
  private:

@@ -80,15 +80,6 @@ RowExchange::RowExchange(const Collective& c, DType dtype, size_t me)
   bytes_ = parts(nullptr).bytes;
 }
 
-int64_t RowExchange::bytes_sent() const {
-  const int64_t row = row_elements_ * size_of(dtype_);
-  if (kind_ == Collective::Kind::row_fetch) return bounds_.most_owned * row;
-  if (kind_ == Collective::Kind::row_add) return bounds_.most_named * row;
-  if (bounds_.most_named == 0) return 0;
-  const auto counts = static_cast<int64_t>(owned_.size()) - 1;
-  return (counts + bounds_.most_named) * size_of(DType::i64);
-}
-
 void RowExchange::check(int64_t rows, int64_t most, const char* what) const {
   SR_REQUIRE(rows <= most, invalid_input, what, " ", rows, " rows, the plan has room for ", most,
              ": it was made for other numbers, or for edges in another order; plan with the data "

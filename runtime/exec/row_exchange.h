@@ -24,7 +24,6 @@ class RowExchange {
   RowExchange(const Collective& collective, DType dtype, size_t me);
 
   int64_t workspace_bytes() const { return bytes_; }
-  int64_t bytes_sent() const;  // at most
 
   /// Operands and results as Collective says. Throws invalid_input where the numbers name more rows
   /// than the plan has room for.

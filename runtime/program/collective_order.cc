@@ -10,6 +10,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "graph/op_def.h"
 
@@ -288,7 +289,36 @@ class Order {
   int64_t most_ = 0;
 };
 
+/// By step: the number of the sums that one call may make; -1: none.
+std::vector<int> numbered_sums(const Program& program) {
+  std::vector<int> out;
+  std::map<std::tuple<std::vector<int>, ReduceOp, DType>, int> numbers;
+  for (const Step& step : program.steps) {
+    out.push_back(-1);
+    if (!step.collective || step.collective->kind != Collective::Kind::all_reduce) continue;
+    const std::tuple kind(step.collective->axes, step.collective->op,
+                          type_of(program, step.in[0]).dtype);
+    out.back() = numbers.emplace(kind, static_cast<int>(numbers.size())).first->second;
+  }
+  return out;
+}
+
 }  // namespace
+
+void order_collectives(Program& program, Collectives run, const std::vector<int64_t>& most_bytes) {
+  std::vector<bool> meets;
+  for (const Step& step : program.steps) {
+    const CollectiveTraits* kind = step.collective ? &step.collective->traits() : nullptr;
+    meets.push_back(kind != nullptr && !kind->local && !kind->is_exchange());
+  }
+  const std::vector<size_t> order =
+      run == Collectives::together
+          ? collectives_together(program, meets, numbered_sums(program), most_bytes)
+          : collectives_early(program, meets, most_bytes);
+  std::vector<Step> steps;
+  for (const size_t s : order) steps.push_back(std::move(program.steps[s]));
+  program.steps = std::move(steps);
+}
 
 std::vector<size_t> collectives_together(const Program& program, const std::vector<bool>& meets,
                                          const std::vector<int>& sums,

@@ -6,8 +6,14 @@
 #include <vector>
 
 #include "graph/program.h"
+#include "planner/cost/cluster.h"
 
 namespace shardrun {
+
+/// Puts the steps of a Program as partitioned into the order of collectives_together or of
+/// collectives_early: where ranks wait for each other resharding, exchanges aside, which stay with
+/// their nodes. `most_bytes`: the Partition's, so that the order is the same on every rank.
+void order_collectives(Program& program, Collectives run, const std::vector<int64_t>& most_bytes);
 
 /// The order of `program`'s steps, the same on every rank, in which those that meet stand side by
 /// side where nothing forbids that: between two such places every rank computes, some a little

@@ -18,8 +18,8 @@ namespace shardrun {
 ///
 /// A step that a later pass takes away from its neighbours is by itself again.
 /// Where a result cannot take its operand's memory, or nobody reads it, the step stays alone. To be
-/// run on what Partition gives, whose steps are the same on every rank: later passes fuse what a
-/// rank's own shapes allow, and all ranks must make the same calls.
+/// run behind order_collectives, where steps are still the same on every rank: later passes fuse
+/// what a rank's own shapes allow, and all ranks must make the same calls.
 void combine_collectives(Program& program);
 
 }  // namespace shardrun

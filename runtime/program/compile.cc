@@ -1,13 +1,10 @@
 // The passes, in order.
 #include "program/compile.h"
 
-#include <map>
-#include <memory>
-#include <mutex>
-
 #include "base/clock.h"
 #include "graph/passes/pass_table.h"
 #include "kernels/fused_call.h"
+#include "program/collective_order.h"
 #include "program/combine_collectives.h"
 #include "program/fusion/chains.h"
 #include "program/fusion/updates.h"
@@ -37,6 +34,11 @@ constexpr Pass kPasses[] = {
     {"partition", "local nodes and the collectives between them", false,
      [](Program program, const Compilation& c) {
        program = c.partition.program(c.rank);
+       return program;
+     }},
+    {"order_collectives", "collectives where ranks and kernels seldom wait for them", false,
+     [](Program program, const Compilation& c) {
+       order_collectives(program, c.partition.collectives(), c.partition.most_bytes());
        return program;
      }},
     {"combine_collectives", "neighbouring sums over ranks, one call for several", true,
@@ -72,57 +74,45 @@ constexpr Pass kPasses[] = {
      }},
     {"fuse_elements", "chains of element-wise steps, each one kernel", true,
      [](Program program, const Compilation& c) {
-       fuse_elements(program, c.traits.fusion);
+       fuse_elements(program, c.traits.fusion_of());
        return program;
      }},
     {"fuse_rows", "chains of row-wise steps, some rows at a time", true,
      [](Program program, const Compilation& c) {
-       fuse_rows(program, c.traits.fusion);
+       fuse_rows(program, c.traits.fusion_of());
        return program;
      }},
     {"place_memory", "every buffer and workspace at its place in the arena", false,
      [](Program program, const Compilation& c) {
-       place_memory(program, c.traits.needs, c.options.persistent_like, c.partition.collectives());
+       place_memory(program, c.traits.needs_of(), c.options.persistent_like,
+                    c.partition.collectives());
        return program;
      }},
 };
 
-/// Whether kernels gain by a fused step, remembered by its node and types.
-class Takes {
- public:
-  Takes(std::span<const KernelList* const> kernels, bool packs_products)
-      : kernels_(kernels.begin(), kernels.end()), packs_products_(packs_products) {}
-
-  bool operator()(const Node& node, const std::vector<TensorType>& in,
-                  const std::vector<TensorType>& out) {
-    std::string key = str(node.op, "|", to_string(node.attrs));
-    for (const auto* types : {&in, &out}) {
-      for (const TensorType& type : *types) key += "|" + to_string(type);
-    }
-    const std::lock_guard lock(mutex_);
-    const auto [it, fresh] = known_.try_emplace(key, false);
-    if (fresh)
-      it->second = has_post_ops(node.op) ? runs_fused(kernels_, {node, in, out}) : packs_products_;
-    return it->second;
-  }
-
- private:
-  const std::vector<const KernelList*> kernels_;
-  const bool packs_products_;
-  std::mutex mutex_;
-  std::map<std::string, bool> known_;
-};
-
 }  // namespace
 
-BackendTraits traits_of(std::span<const KernelList* const> kernels, bool packs_products) {
-  BackendTraits traits;
-  traits.takes = [takes = std::make_shared<Takes>(kernels, packs_products)](
-                     const Node& node, const auto& in, const auto& out) {
-    return (*takes)(node, in, out);
+FusionOf BackendTraits::fusion_of() const {
+  if (!fusion) return nullptr;
+  return [asked = fusion, n = threads](const Program& program, const Step& step) {
+    return asked(program, step, n);
   };
-  traits.runs_alike = [lists = std::vector(kernels.begin(), kernels.end())](
-                          const KernelCall& more, const KernelCall& alone) {
+}
+
+NeedsOf BackendTraits::needs_of() const {
+  if (!needs) return nullptr;
+  return [asked = needs, n = threads](const Program& program, const Step& step) {
+    return asked(program, step, n);
+  };
+}
+
+BackendTraits traits_of(std::span<const KernelList* const> kernels, bool packs_products) {
+  const std::vector lists(kernels.begin(), kernels.end());
+  BackendTraits traits;
+  traits.takes = [lists, packs_products](const Node& node, const auto& in, const auto& out) {
+    return has_post_ops(node.op) ? runs_fused(lists, {node, in, out}) : packs_products;
+  };
+  traits.runs_alike = [lists](const KernelCall& more, const KernelCall& alone) {
     return runs_alike(lists, more, alone);
   };
   return traits;

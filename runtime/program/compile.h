@@ -15,18 +15,27 @@
 
 namespace shardrun {
 
-/// What of a backend its Programs depend on. A function may be null, and may remember its answers;
-/// those of traits_of do, and may be asked by several threads at once.
+/// What of a backend its Programs depend on. What a kernel takes, joins or needs depends on the
+/// call's attributes and shapes in ways that only the kernel knows, and what a collective needs
+/// only the executor: so these are functions, which may be null. They answer the same whoever asks,
+/// and may be asked by several threads at once.
 struct BackendTraits {
+  int threads = 0;                         // of its kernels; 0: as many as of whoever asks
   TakesStep takes = nullptr;               // fused steps that it gains by; null: all
   RunsAlike runs_alike = nullptr;          // null: it does
   PackedWeights packed_weights = nullptr;  // null: its kernels read all weights as they lie
-  FusionOf fusion = nullptr;               // null: it runs every step alone
-  NeedsOf needs = nullptr;                 // null: no memory but operands and results
+  /// Of kernels with so many threads, with which workspaces grow. Null: it runs every step alone.
+  std::function<StepFusion(const Program&, const Step&, int threads)> fusion = nullptr;
+  /// Null: no memory but operands and results.
+  std::function<StepBytes(const Program&, const Step&, int threads)> needs = nullptr;
+
+  FusionOf fusion_of() const;  // with `threads`
+  NeedsOf needs_of() const;
 };
 
-/// Of a backend with these kernels, which must live as long as the traits. `packs_products`: do its
-/// large products copy their operands, packed, so that they round an f32 weight on the way?
+/// Of a backend with these kernels, which must live as long as the traits: `takes` and `runs_alike`
+/// by what they refuse. `packs_products`: do its large products copy their operands, packed, so
+/// that they round an f32 weight on the way?
 BackendTraits traits_of(std::span<const KernelList* const> kernels, bool packs_products);
 
 /// A pass of `compile`: its name, what it does, and how long it took.

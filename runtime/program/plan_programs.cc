@@ -14,7 +14,7 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
       traits_(traits),
       partition_(graph_, plan_, cluster),
       training_(std::move(training)) {
-  classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs);
+  classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs_of());
   if (training_) classes_ = joined(classes_, training_->classes_);
   programs_.resize(classes_.first.size());
 }

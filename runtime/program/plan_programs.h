@@ -10,8 +10,8 @@
 
 namespace shardrun {
 
-/// One Program of each class of ranks, made when it is asked for. What is passed in must live as
-/// long as this.
+/// One Program of each class of ranks, made when it is asked for. The graph must live as long as
+/// this.
 class PlanPrograms {
  public:
   /// `training`: the training step's, if these share its persistent memory.
@@ -38,7 +38,7 @@ class PlanPrograms {
   Plan plan_;
   std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
   const Graph& graph_;
-  const BackendTraits& traits_;
+  const BackendTraits traits_;
   Partition partition_;
   std::shared_ptr<PlanPrograms> training_;
   RankClasses classes_;
@@ -57,7 +57,7 @@ class MeasuredPlans {
  private:
   const Graph& graph_;
   const Cluster& cluster_;
-  const BackendTraits& traits_;
+  const BackendTraits traits_;
   std::shared_ptr<PlanPrograms> last_, last_training_;
 };
 

@@ -42,6 +42,18 @@ bool is_kernel(const Step& step, std::string_view op) {
   return step.kind == Step::Kind::kernel && step.node.op == op;
 }
 
+const Step* made_for(const Program& program, const Uses& uses, BufferId made, std::string_view op,
+                     size_t s, const std::vector<size_t>& readers) {
+  if (!uses.passing(made) || uses.readers(made) != readers) return nullptr;
+  const size_t by = uses.makers(made)[0];
+  const Step& maker = program.steps[by];
+  if (!is_kernel(maker, op) || maker.phase != program.steps[s].phase) return nullptr;
+  for (BufferId b : maker.in) {
+    if (uses.written_between(b, by, s)) return nullptr;
+  }
+  return &maker;
+}
+
 bool is_update(const Step& step) {
   return step.kind == Step::Kind::kernel && is_update(step.node.op);
 }

@@ -57,6 +57,10 @@ class Uses {
 std::set<BufferId> buffers_of(const Program& program, Role role);
 
 bool is_kernel(const Step& step, std::string_view op);
+/// The one step that makes `made`, an `op` of the phase of step `s`; null if others than `readers`
+/// know of it, or what it reads is written before `s`.
+const Step* made_for(const Program& program, const Uses& uses, BufferId made, std::string_view op,
+                     size_t s, const std::vector<size_t>& readers);
 /// Is it an optimizer's?
 bool is_update(const Step& step);
 

@@ -11,7 +11,7 @@
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/fused_call.h"
@@ -83,7 +83,7 @@ Graph training_graph(const Case& c) {
   import.evaluate = run_reference;
   Graph graph = import_onnx(path, import);
   std::filesystem::remove(path);
-  fuse(graph);
+  recognise(graph);
   put_channels_last(graph);
   attach_loss(graph, c.loss);
   freeze_unreached(graph);

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "graph/autodiff.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "tests/graph/graph_build.h"
 
 namespace shardrun {
@@ -134,7 +134,7 @@ TEST(ChannelsLast, SaysWhichDimsMoved) {
 
 TEST(FuseBatchNorm, WithReluAndResidual) {
   Graph g = network();
-  EXPECT_EQ(fuse_batch_norm(g), 2);
+  EXPECT_EQ(recognise_batch_norm(g), 2);
   check_graph(g);
   EXPECT_EQ(count_op(g, "relu"), 0);
   EXPECT_EQ(count_op(g, "batch_norm"), 2);
@@ -152,7 +152,7 @@ TEST(FuseBatchNorm, LeavesWhatIsUsedElsewhere) {
   b.g.outputs = {b.relu(used), used, b.relu(wide), b.relu(b.add(twice, twice)),
                  b.relu(b.relu(b.norm(x, "d")))};
   Graph after = b.g;
-  EXPECT_EQ(fuse_batch_norm(after), 1);  // the last one's inner
+  EXPECT_EQ(recognise_batch_norm(after), 1);  // the last one's inner
   check_graph(after);
   expect_same_outputs(b.g, after, 0);
 }

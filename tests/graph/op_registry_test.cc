@@ -54,6 +54,95 @@ TEST(OpRegistry, OpsThatWidenHaveASampleThatDoes) {
   }
 }
 
+bool has_operand(const OpDef::Sample& sample, int operand) {
+  return operand >= 0 && static_cast<size_t>(operand) < sample.in.size();
+}
+
+/// What typed_like names must be of the other's type, so that a bf16 model needs the cast.
+TEST(OpRegistry, OperandsTypedLikeOthersHaveToBe) {
+  for (const OpDef* def : all_ops()) {
+    for (const auto& [operand, other] : def->typed_like) {
+      EXPECT_EQ(def->precision, Precision::mixed) << def->name << ": all operands are cast anyway";
+      bool seen = false;
+      for (const OpDef::Sample& sample : def->samples) {
+        ASSERT_TRUE(has_operand(sample, other)) << describe(*def, sample);
+        if (!has_operand(sample, operand)) continue;
+        seen = true;
+        OpDef::Sample narrow = sample;
+        narrow.in[static_cast<size_t>(other)].dtype = DType::bf16;
+        EXPECT_THROW(infer_types(sample_node(*def, narrow), narrow.in), Error)
+            << describe(*def, narrow);
+        narrow.in[static_cast<size_t>(operand)].dtype = DType::bf16;
+        EXPECT_NO_THROW(infer_types(sample_node(*def, narrow), narrow.in))
+            << describe(*def, narrow);
+      }
+      EXPECT_TRUE(seen) << def->name << ": no sample has operand " << operand;
+    }
+  }
+}
+
+/// Whoever makes random numbers of nothing else says so.
+TEST(OpRegistry, OpsThatDrawHaveASeedAndNothingToDrawFor) {
+  for (const OpDef* def : all_ops()) {
+    const bool draws =
+        !def->samples.empty() &&
+        std::all_of(def->samples.begin(), def->samples.end(), [](const OpDef::Sample& sample) {
+          return sample.attrs.has("seed") &&
+                 std::none_of(sample.in.begin(), sample.in.end(),
+                              [](const TensorType& type) { return is_float(type.dtype); });
+        });
+    EXPECT_EQ(def->draws, draws) << def->name;
+  }
+}
+
+TEST(OpRegistry, OpsThatAddDo) {
+  for (const OpDef* def : all_ops()) {
+    for (const OpDef::Sample& sample : def->samples) {
+      if (!def->adds) continue;
+      ASSERT_EQ(sample.in.size(), 2u);
+      if (sample.in[0] != sample.in[1] || !is_float(sample.in[0].dtype)) continue;
+      const Node node = sample_node(*def, sample);
+      const std::vector<Tensor> in = random_operands(*def, node, sample, 1);
+      const Tensor sum = std::move(run_reference(node, in)[0]);
+      for (int64_t i = 0; i < sum.count(); ++i)
+        EXPECT_NEAR(sum.at(i), in[0].at(i) + in[1].at(i), 1e-6) << describe(*def, sample);
+    }
+  }
+}
+
+/// What evaluation_form makes of a node fits where the node stood.
+TEST(OpRegistry, EvaluationFits) {
+  for (const OpDef* def : all_ops()) {
+    const OpDef::Evaluation& form = def->evaluation;
+    bool dropped = false;
+    for (const OpDef::Sample& sample : def->samples) {
+      SCOPED_TRACE(describe(*def, sample));
+      const Node node = sample_node(*def, sample);
+      const std::vector<TensorType> out = infer_types(node, sample.in);
+      std::set<int> results;
+      for (const auto& [result, operand] : form.passes) {
+        results.insert(result);
+        ASSERT_TRUE(has_operand(sample, operand));
+        EXPECT_EQ(out.at(static_cast<size_t>(result)), sample.in[static_cast<size_t>(operand)]);
+      }
+      EXPECT_TRUE(results.empty() || results.size() == out.size()) << "some results are left";
+      for (const auto& [now, average] : form.averages) {
+        ASSERT_TRUE(has_operand(sample, now) && has_operand(sample, average));
+        EXPECT_EQ(sample.in[static_cast<size_t>(now)], sample.in[static_cast<size_t>(average)]);
+      }
+      for (const int statistic : form.statistics) EXPECT_TRUE(has_operand(sample, statistic));
+      const std::string& drops = form.drops;
+      if (drops.empty() || sample.attrs.f(drops, 0.0) == 0) continue;
+      dropped = true;
+      OpDef::Sample whole = sample;
+      whole.attrs.set(drops, 0.0);
+      whole.in.pop_back();
+      EXPECT_EQ(infer_types(sample_node(*def, whole), whole.in), out);
+    }
+    EXPECT_EQ(dropped, !form.drops.empty()) << def->name;
+  }
+}
+
 /// Are there indices, and nothing that one could point at?
 bool points_into_nothing(const OpDef& def, const Node& node, const OpDef::Sample& sample) {
   for (size_t i = 0; def.index_bound != nullptr && i < sample.in.size(); ++i) {

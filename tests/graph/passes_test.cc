@@ -3,9 +3,9 @@
 
 #include "graph/autodiff.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/movement.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "tests/graph/graph_build.h"
 

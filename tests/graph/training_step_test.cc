@@ -52,7 +52,7 @@ TEST(TrainingStep, NamesThePassesWhereOneIsUnknown) {
     make_training_step(model(), o);
     ADD_FAILURE() << "was taken";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("fuse, channels_last, loss"), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("recognise, channels_last, loss"), std::string::npos)
         << e.what();
   }
 }

@@ -5,8 +5,8 @@
 
 #include "graph/autodiff.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 #include "tests/graph/graph_build.h"
 
 namespace shardrun {
@@ -192,7 +192,7 @@ Graph small_gpt(double dropout) {
 
 TEST(WithoutDropout, IsTheModelWithoutIt) {
   Graph trained = small_gpt(0.4);
-  EXPECT_EQ(fuse(trained).attention, 1);
+  EXPECT_EQ(recognise(trained).attention, 1);
   const Graph plain = evaluation_form(trained);
   check_graph(plain);
   EXPECT_EQ(count_op(plain, "dropout"), 0);
@@ -202,7 +202,7 @@ TEST(WithoutDropout, IsTheModelWithoutIt) {
 
 TEST(InBf16, KeepsWeightsLossAndReductionsInF32) {
   Graph g = small_gpt(0.2);
-  fuse(g);
+  recognise(g);
   attach_loss(g, {});
   g.outputs.clear();
   Graph half = in_bf16(g);
@@ -237,7 +237,7 @@ TEST(InBf16, KeepsWeightsLossAndReductionsInF32) {
 
 TEST(InBf16, IsCloseToF32) {
   Graph g = small_gpt(0);
-  fuse(g);
+  recognise(g);
   attach_loss(g, {});
   const NamedTensors feeds = test::feeds_for(g);
   auto loss_and_gradient = [&](Graph graph) {

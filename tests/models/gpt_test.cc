@@ -13,7 +13,7 @@
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "kernels/reference/interpreter.h"
 #include "models/onnx_writer.h"
 #include "tests/graph/onnx/build.h"
@@ -120,7 +120,7 @@ TEST_F(Gpt, LogitsAreThoseOfOnnxruntime) {
     write_gpt(c.options, path);
     expect_close(evaluate_graph(import(path), {{"tokens", tokens()}})[0], want);
     Graph fused = import(path);
-    fuse(fused);
+    recognise(fused);
     const auto attention = std::count_if(fused.nodes().begin(), fused.nodes().end(),
                                          [](const Node& n) { return n.op == "attention"; });
     EXPECT_EQ(attention, 2);

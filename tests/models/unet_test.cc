@@ -10,7 +10,7 @@
 #include <map>
 
 #include "graph/onnx/import.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "kernels/reference/interpreter.h"
 #include "onnx-ml.pb.h"
 #include "tests/graph/onnx/build.h"
@@ -102,7 +102,7 @@ TEST_F(UNet, DescribedWeightsAreTheStoredOnes) {
 TEST_F(UNet, AttentionIsRecognised) {
   write_unet(tiny(), path);
   Graph graph = import(path);
-  EXPECT_EQ(fuse(graph).attention, 1);
+  EXPECT_EQ(recognise(graph).attention, 1);
 }
 
 TEST_F(UNet, RefusesWhatItCannotBe) {

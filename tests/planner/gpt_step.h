@@ -8,7 +8,7 @@
 
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "models/gpt.h"
@@ -26,7 +26,7 @@ inline Graph written_step(const std::function<void(const std::string& path)>& wr
   ImportOptions import;
   import.evaluate = run_reference;
   Graph graph = import_onnx(path.string(), import);
-  fuse(graph);
+  recognise(graph);
   if (prepare) prepare(graph);
   attach_loss(graph, loss);
   graph.outputs.clear();

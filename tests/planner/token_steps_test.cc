@@ -9,7 +9,7 @@
 #include "exec/executor.h"
 #include "graph/onnx/import.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/reference/interpreter.h"
@@ -37,7 +37,7 @@ Graph forward_of(const std::string& path, std::map<std::string, int64_t> dims = 
     if (dim.axis == 0) options.dims.try_emplace(dim.name, 1);
   }
   Graph graph = import_onnx(path, options);
-  fuse(graph);
+  recognise(graph);
   put_channels_last(graph);
   graph.loss = kNoValue;
   graph = evaluation_form(graph);

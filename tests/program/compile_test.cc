@@ -16,9 +16,10 @@ Graph gpt() {
   return test::gpt_step(o, {}, true);
 }
 
-const std::vector<std::string> kAll = {
-    "partition",    "combine_collectives", "fuse_patterns", "keep_casts", "keep_packed",
-    "fuse_updates", "share_groups",        "fuse_elements", "fuse_rows",  "place_memory"};
+const std::vector<std::string> kAll = {"partition",     "order_collectives", "combine_collectives",
+                                       "fuse_patterns", "keep_casts",        "keep_packed",
+                                       "fuse_updates",  "share_groups",      "fuse_elements",
+                                       "fuse_rows",     "place_memory"};
 
 TEST(Compile, RunsItsPassesInOrderAndStopsAfterAny) {
   const Graph graph = gpt();

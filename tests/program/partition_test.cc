@@ -3,10 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include "program/compile.h"
 #include "tests/exec/random_plan.h"
 
 namespace shardrun {
 namespace {
+
+/// With the collectives where they run.
+Program ordered(const Graph& graph, const Plan& plan, const Cluster& cluster, int64_t rank) {
+  return compile(graph, plan, cluster, rank, {}, {.stop_after = "order_collectives"});
+}
 
 using test::replicated_plan;
 
@@ -46,7 +52,7 @@ struct Fixture {
   Program run(int64_t rank = 0) const {
     Cluster cluster;
     cluster.collectives = Collectives::apart;
-    return Partition(g, plan, cluster).program(rank);
+    return ordered(g, plan, cluster, rank);
   }
 };
 
@@ -313,9 +319,9 @@ TEST(Partition, EveryRankHasTheSameStepsInTheSameOrder) {
       const Plan plan = test::random_plan(g, mesh, seed);
       Cluster cluster;
       cluster.collectives = seed % 2 == 0 ? Collectives::together : Collectives::apart;
-      const Program first = Partition(g, plan, cluster).program(0);
+      const Program first = ordered(g, plan, cluster, 0);
       for (int64_t rank = 1; rank < mesh.size(); ++rank) {
-        const Program p = Partition(g, plan, cluster).program(rank);
+        const Program p = ordered(g, plan, cluster, rank);
         ASSERT_EQ(p.steps.size(), first.steps.size());
         ASSERT_EQ(p.buffers.size(), first.buffers.size());
         for (size_t s = 0; s < p.steps.size(); ++s) {

@@ -88,7 +88,7 @@ GoldenModel load_golden(const std::string& model, const std::string& exporter,
     return out.recorded.at("in/" + input);
   };
   out.forward = import_onnx(golden(model + "." + exporter + ".onnx"), options, &out.report);
-  out.fused = fuse(out.forward);
+  out.fused = recognise(out.forward);
   attach_loss(out.forward, loss);
   check_graph(out.forward);
   for (ValueId id : out.forward.with_role(Role::batch)) {

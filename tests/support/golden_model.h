@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "graph/onnx/import.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "tests/support/sharded_run.h"
 
@@ -24,7 +24,7 @@ struct GoldenModel {
   NamedTensors recorded;  // in/…, output, losses, grad/…, after/…, stats/…
   NamedTensors feeds;     // of in/…, what the graph takes
   Graph forward;          // fused, with its loss
-  FusionCounts fused;
+  Recognised fused;
   ImportReport report;
 
   double loss(int step) const { return recorded.at("losses").at(step); }

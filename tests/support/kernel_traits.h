@@ -9,8 +9,8 @@ namespace shardrun::test {
 inline BackendTraits with_kernels(BackendTraits traits, std::span<const KernelList* const> lists) {
   const StepNeeds needs(lists);
   traits.needs = needs;
-  traits.fusion = [needs](const Program& program, const Step& step) {
-    return needs.fusion(program, step);
+  traits.fusion = [needs](const Program& program, const Step& step, int threads) {
+    return needs.fusion(program, step, threads);
   };
   return traits;
 }

@@ -54,7 +54,7 @@ void expect_calls(const Program& program, int64_t rank, int64_t steps,
     if (!joined)
       expected.by_kind[exchange ? "all_to_all" : std::string(collective.traits().name)] += runs;
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
-    expected.bytes += runs * CollectiveStep(step.collective, dtype, rank).bytes_sent();
+    expected.bytes += runs * bytes_sent(*step.collective, dtype, rank);
   }
   EXPECT_EQ(made.by_kind, expected.by_kind) << "rank " << rank;
   EXPECT_EQ(made.bytes, expected.bytes) << "rank " << rank;

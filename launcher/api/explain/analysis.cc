@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "base/round_up.h"
-#include "exec/collective_step.h"
 #include "explain/critical_path.h"
 #include "explain/names.h"
 #include "explain/planned_steps.h"
 #include "explain/text.h"
+#include "graph/collective.h"
 #include "program/memory.h"
 
 namespace shardrun {
@@ -96,8 +96,7 @@ class Analyst {
     line.follows = kind.place == CollectiveTraits::Place::after_node;
     line.runs = program_.runs(step);
     out_.sent_bytes +=
-        line.runs *
-        CollectiveStep(step.collective, buffer(step.in[0]).type.dtype, program_.rank).bytes_sent();
+        line.runs * bytes_sent(*step.collective, buffer(step.in[0]).type.dtype, program_.rank);
     line.seconds = planned.seconds;
     line.from = planned.in.at(0);
     line.to = planned.out.at(0);

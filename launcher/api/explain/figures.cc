@@ -1,7 +1,7 @@
 // What a step comes to, counted.
 #include "explain/figures.h"
 
-#include "exec/collective_step.h"
+#include "graph/collective.h"
 #include "graph/op_def.h"
 
 namespace shardrun {
@@ -11,7 +11,7 @@ int64_t sent_bytes(const Program& program) {
   for (const Step& step : program.steps) {
     if (step.kind != Step::Kind::collective) continue;
     const DType dtype = program.buffers[static_cast<size_t>(step.in[0])].type.dtype;
-    sum += program.runs(step) * CollectiveStep(step.collective, dtype, program.rank).bytes_sent();
+    sum += program.runs(step) * bytes_sent(*step.collective, dtype, program.rank);
   }
   return sum;
 }

@@ -9,8 +9,8 @@
 #include "exec/checkpoint/layout.h"
 #include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/movement.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/schedule.h"
 #include "graph/passes/training.h"
 #include "graph/passes/training_step.h"
@@ -81,7 +81,7 @@ std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool f
     if (request.trained != nullptr) check_is_of(*request.trained, graph);
     impl->outputs = report.outputs;
     choose_outputs(graph, impl->outputs, request.outputs);
-    fuse(graph);
+    recognise(graph);
     put_channels_last(graph);
     graph.loss = kNoValue;
     graph.metrics.clear();

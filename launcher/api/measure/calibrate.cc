@@ -134,13 +134,14 @@ void summarise(Cluster& cluster, const Extent& extent) {
     cluster.sources[str("flops.", to_string(dtype), ".peak")] =
         str(source, ": matmul of ", edge, " cubed");
   }
-  if (const auto add = kernels.ops.find({"add", "", DType::f32}); add != kernels.ops.end()) {
-    const auto& [bytes, seconds] = add->second.curve.points.back();
+  if (const MeasuredKernels::Op* op = kernels.streaming(DType::f32)) {
+    const auto& [bytes, seconds] = op->curve.points.back();
     cluster.memory_bandwidth = {bytes / seconds};
-    cluster.kernel_latency = add->second.curve.points.front().second;
+    cluster.kernel_latency = op->curve.points.front().second;
     cluster.sources.erase("memory_bandwidth.reached");
-    cluster.sources["memory_bandwidth.peak"] = source + ": the largest add";
-    cluster.sources["kernel_latency"] = source + ": the smallest add";
+    cluster.sources["memory_bandwidth.peak"] =
+        str(source, ": the largest ", MeasuredKernels::kStreaming);
+    cluster.sources["kernel_latency"] = str(source, ": the smallest ", MeasuredKernels::kStreaming);
   }
   for (const MeasuredCollective& c : cluster.measured.collectives) {
     if (c.kind != Collective::Kind::all_gather || c.group != 2) continue;

@@ -5,12 +5,9 @@
 
 #include <array>
 #include <atomic>
-#include <map>
-#include <mutex>
 #include <vector>
 
 #include "base/process/processors.h"
-#include "exec/executor.h"
 #include "kernels/cpu/cpu.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"
@@ -58,24 +55,14 @@ const Backend& backend() {
   return found;
 }
 
-const BackendTraits& backend_traits() {
-  static std::map<std::pair<std::string_view, int>, BackendTraits> known;
-  static std::mutex mutex;  // thread ranks compile at once
+BackendTraits backend_traits() {
   const Backend& of = backend();
-  const std::lock_guard lock(mutex);
-  const auto [it, fresh] = known.try_emplace({of.name, omp_get_max_threads()});
-  if (!fresh) return it->second;
-  BackendTraits& traits = it->second = traits_of(of.kernels, of.packs_products);
+  BackendTraits traits = traits_of(of.kernels, of.packs_products);
+  traits.threads = omp_get_max_threads();
   if (of.packed_weights != nullptr) traits.packed_weights = of.packed_weights;
-  const StepNeeds needs(of.kernels);
-  const auto one = std::make_shared<std::mutex>();
-  traits.needs = [needs, one](const Program& program, const Step& step) {
-    const std::lock_guard at_a_time(*one);
-    return needs(program, step);
-  };
-  traits.fusion = [needs, one](const Program& program, const Step& step) {
-    const std::lock_guard at_a_time(*one);
-    return needs.fusion(program, step);
+  traits.needs = of.needs;
+  traits.fusion = [needs = of.needs](const Program& program, const Step& step, int threads) {
+    return needs.fusion(program, step, threads);
   };
   return traits;
 }

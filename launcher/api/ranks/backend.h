@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "exec/executor.h"
 #include "kernels/kernel.h"
 #include "planner/cost/cluster.h"
 #include "program/compile.h"
@@ -33,6 +34,7 @@ struct Backend {
   /// For keep_packed (runtime/program/keep_packed.h). Null: kernels take all weights as they lie.
   std::optional<WeightLayout> (*packed_weights)(const KernelCall& call) = nullptr;
   bool arenas_on_host = true;  // are they of the host's memory?
+  StepNeeds needs{kernels};    // remembers what kernels need as long as they are there
 };
 
 /// One rank's device with nobody beside it, on the calling thread. Throws as open does.
@@ -46,9 +48,8 @@ const std::string& why_no_cuda_backend();
 /// The backend of this process: what use_backend said, else CUDA's where there is a GPU, else the
 /// CPU's.
 const Backend& backend();
-/// What its Programs depend on, with as many threads as the calling one's kernels use: workspaces
-/// grow with them. It stays, and so does what it remembers.
-const BackendTraits& backend_traits();
+/// What its Programs depend on, with as many threads as the calling one's kernels use.
+BackendTraits backend_traits();
 /// Throws invalid_input if nothing can run on it here.
 void check_device();
 /// Before the first plan. Throws invalid_input: no such backend, or not in this build.

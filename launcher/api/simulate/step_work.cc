@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 
-#include "exec/collective_step.h"
 #include "explain/planned_steps.h"
 #include "measure/bench_kernels.h"
 #include "planner/cost/attention_cost.h"
@@ -196,8 +195,7 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
       const GroupSpan span = cluster.span_of(program.mesh, step.collective->axes);
       work.link = span.nodes > 1 ? TaskLink::between_nodes : TaskLink::within_node;
       work.latency = latency_of(step, program, cluster, work.seconds);
-      work.sent = CollectiveStep(step.collective, type_of(program, step.in[0]).dtype, program.rank)
-                      .bytes_sent();
+      work.sent = bytes_sent(*step.collective, type_of(program, step.in[0]).dtype, program.rank);
     } else if (assumed.unfused_attention &&
                (step.node.op == "attention" || step.node.op == "attention_grad")) {
       price_unfused(step, program, cluster, work);

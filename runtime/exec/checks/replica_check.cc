@@ -117,19 +117,12 @@ ReplicaCheck::Axes ReplicaCheck::replicated(const Sharding& sharding) const {
 
 /// Of a resharded copy. What an exchange makes for one node is not known to be the same anywhere.
 ReplicaCheck::Axes ReplicaCheck::after_collective(const Collective& collective, Axes in) const {
+  if (collective.traits().is_exchange()) return 0;
   Axes over = 0;
   for (const int axis : collective.axes) {
     if (program_.mesh.axis_size(axis) > 1) over |= Axes{1} << axis;
   }
-  switch (collective.kind) {
-    case Collective::Kind::all_gather:
-    case Collective::Kind::all_reduce: return in | over;
-    case Collective::Kind::reduce_scatter:
-    case Collective::Kind::all_to_all: return in;
-    case Collective::Kind::slice:
-    case Collective::Kind::keep_first: return in & ~over;
-    default: return 0;
-  }
+  return collective.traits().replicates ? in | over : in & ~over;
 }
 
 /// A buffer of a value's name lies as the plan says. Copies are followed from there.

@@ -7,7 +7,7 @@
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/build.h"
 #include "tests/graph/onnx/cut_run.h"
@@ -180,7 +180,7 @@ TEST(Attention, MaskThatTrainsHasItsGradient) {
   ImportOptions options;
   options.evaluate = run_reference;
   Graph graph = import_onnx(b.write(folder), options);
-  fuse(graph);
+  recognise(graph);
   const ValueId mask = graph.find("table");
   ASSERT_NE(mask, kNoValue);
   const ValueId loss = graph.loss;

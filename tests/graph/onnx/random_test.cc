@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "tests/graph/graph_build.h"
 #include "tests/graph/onnx/import_test.h"
@@ -198,7 +198,7 @@ TEST_F(Random, DropoutInPiecesIsRecognised) {
     }
     b.output("y", {kRows, kColumns});
     Graph graph = import(b);
-    EXPECT_EQ(fuse(graph).dropout, pieces.is_dropout);
+    EXPECT_EQ(recognise(graph).dropout, pieces.is_dropout);
     check_graph(graph);
     EXPECT_EQ(count_op(graph, "dropout"), pieces.is_dropout);
     EXPECT_EQ(count_op(graph, "random_uniform"), !pieces.is_dropout);

@@ -44,13 +44,21 @@ TEST_F(Look, PassesAreDumped) {
   const Outcome all = folder_.shardrun(plan + "--dump-passes passes");
   ASSERT_EQ(all.status, 0) << describe(all);
   const std::string first = folder_.read("passes/01-partition.txt"),
-                    combined = folder_.read("passes/02-combine_collectives.txt"),
-                    fused = folder_.read("passes/03-fuse_patterns.txt"),
-                    chained = folder_.read("passes/09-fuse_rows.txt"),
-                    placed = folder_.read("passes/10-place_memory.txt");
+                    ordered = folder_.read("passes/02-order_collectives.txt"),
+                    casts = folder_.read("passes/05-keep_casts.txt"),
+                    combined = folder_.read("passes/03-combine_collectives.txt"),
+                    fused = folder_.read("passes/04-fuse_patterns.txt"),
+                    chained = folder_.read("passes/10-fuse_rows.txt"),
+                    placed = folder_.read("passes/11-place_memory.txt");
   EXPECT_TRUE(says(first, "partition: local nodes and the collectives between them\nrank 0, "));
   EXPECT_TRUE(says(first, " 0 steps before, ")) << first.substr(0, 200);
   EXPECT_FALSE(says(first, " in call "));
+  EXPECT_TRUE(says(ordered, "what changed:\n~")) << ordered.substr(0, 500);
+  EXPECT_FALSE(says(ordered, "\n-") || says(ordered, "\n+")) << ordered.substr(0, 500);
+  EXPECT_TRUE(says(casts, "what changed:\nnothing\n\nthe program:")) << casts.substr(0, 500);
+  // Places are no change of a step.
+  EXPECT_TRUE(says(placed, "what changed:\n-rank 0 ")) << placed.substr(0, 500);
+  EXPECT_FALSE(says(placed, "\n-  micro ")) << placed.substr(0, 500);
   EXPECT_TRUE(says(combined, " in call 1  # ")) << combined.substr(0, 500);
   EXPECT_TRUE(says(fused, "\n-  micro ")) << fused.substr(0, 500);
   EXPECT_TRUE(says(fused, "\n+  micro ")) << fused.substr(0, 500);
@@ -60,7 +68,7 @@ TEST_F(Look, PassesAreDumped) {
   const Outcome some = folder_.shardrun(plan + "--dump-passes some --stop-after fuse_patterns");
   ASSERT_EQ(some.status, 0) << describe(some);
   EXPECT_EQ(folder_.read("some/01-partition.txt").substr(0, 60), first.substr(0, 60));
-  EXPECT_FALSE(folder_.exists("some/04-keep_casts.txt"));
+  EXPECT_FALSE(folder_.exists("some/05-keep_casts.txt"));
   const Outcome unknown = folder_.shardrun(plan + "--dump-passes some --stop-after join");
   EXPECT_NE(unknown.status, 0) << describe(unknown);
   EXPECT_TRUE(says(unknown.err, "keep_packed")) << describe(unknown);

@@ -5,7 +5,7 @@
 #include "graph/autodiff.h"
 #include "graph/onnx/import.h"
 #include "graph/optimizer.h"
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/build.h"
@@ -31,7 +31,7 @@ Imported import(const std::string& file,
 
 /// Losses of a few SGD steps on fixed tokens.
 std::vector<double> train(Graph graph) {
-  fuse(graph);
+  recognise(graph);
   attach_loss(graph, {});
   graph.outputs.clear();
   OptimizerOptions options;
@@ -188,7 +188,7 @@ TEST(Exports, RandomNumbersAreDrawnAnewInEachStep) {
   for (const char* file : {"random.dynamo", "random.legacy"}) {
     SCOPED_TRACE(file);
     Graph graph = import(file).graph;
-    EXPECT_EQ(fuse(graph).dropout, 2);
+    EXPECT_EQ(recognise(graph).dropout, 2);
     EXPECT_EQ(dropouts(graph), 2);
     std::set<int64_t> keys;
     for (const Node& node : graph.nodes()) {
@@ -214,7 +214,7 @@ TEST(Exports, RandomNumbersAreDrawnAnewInEachStep) {
 
 TEST(Exports, DropoutGoesIntoAttention) {
   Graph graph = import("dropout.dynamo_train").graph;
-  EXPECT_EQ(fuse(graph).attention, 2);
+  EXPECT_EQ(recognise(graph).attention, 2);
   EXPECT_EQ(dropouts(graph), 2);
   for (const Node& node : graph.nodes()) {
     if (node.op != "attention") continue;

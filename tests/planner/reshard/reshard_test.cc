@@ -328,11 +328,10 @@ TEST(Reshard, GathersSeveralDimsAtOnce) {
   int64_t sent_once = 0, sent_twice = 0;
   const Collective gather = collective_of(once[0], type.shape, from, mesh, 3);
   EXPECT_EQ(to_string(gather, mesh, 3), "all_gather{axes=a,b dim=0,1}");
-  sent_once = CollectiveStep(gather, type.dtype, 3).bytes_sent();
+  sent_once = bytes_sent(gather, type.dtype, 3);
   Sharding before = from;
   for (const ReshardStep& step : twice) {
-    sent_twice += CollectiveStep(collective_of(step, type.shape, before, mesh, 3), type.dtype, 3)
-                      .bytes_sent();
+    sent_twice += bytes_sent(collective_of(step, type.shape, before, mesh, 3), type.dtype, 3);
     before = step.after;
   }
   EXPECT_EQ(sent_once, 3 * 16 * 32 * 4);

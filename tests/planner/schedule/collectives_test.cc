@@ -2,7 +2,6 @@
 // here by choice of the search: counted, beside the naive program, and run.
 #include <gtest/gtest.h>
 
-#include "exec/collective_step.h"
 #include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
@@ -81,7 +80,7 @@ Counted counted(const Graph& graph, const Plan& plan) {
     if (step.kind != Step::Kind::collective || step.collective->traits().local) continue;
     ++out.calls[str(step.collective->traits().name, " ", step.source)];
     const DType dtype = type_of(program, step.in[0]).dtype;
-    out.bytes += CollectiveStep(step.collective, dtype, 0).bytes_sent();
+    out.bytes += bytes_sent(*step.collective, dtype, 0);
   }
   return out;
 }
@@ -261,7 +260,7 @@ TEST(CollectivesByChoice, OneGatherOfTwoDims) {
           step.collective->kind != Collective::Kind::all_gather)
         continue;
       ++gathers;
-      bytes += CollectiveStep(step.collective, DType::f32, 0).bytes_sent();
+      bytes += bytes_sent(*step.collective, DType::f32, 0);
     }
     EXPECT_EQ(gathers, calls);
     EXPECT_EQ(bytes, 5 * (12 / 2) * (18 / 3) * 4);

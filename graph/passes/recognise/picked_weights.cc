@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "graph/passes/equation.h"
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {

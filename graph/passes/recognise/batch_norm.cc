@@ -1,7 +1,7 @@
 // Batch normalisation with the sum and the relu behind it.
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {
@@ -37,7 +37,7 @@ Found find_norm(const Graph& g, const std::vector<int>& uses, ValueId id) {
 
 }  // namespace
 
-int fuse_batch_norm(Graph& graph) {
+int recognise_batch_norm(Graph& graph) {
   int count = 0;
   const std::vector<int> uses = use_counts(graph);
   Replacer replacer(graph);

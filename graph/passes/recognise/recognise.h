@@ -1,4 +1,5 @@
-// Fusion: recognises what exporters decompose. Each pass returns how many places it changed.
+// Recognition: what exporters decompose becomes one op again. Each pass returns how many places it
+// changed.
 #pragma once
 
 #include "graph/graph.h"
@@ -32,22 +33,22 @@ int fold_transposes(Graph& graph);
 
 /// 0.5 x (1 + erf(x / sqrt 2)) and 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), however they
 /// are bracketed, become gelu. Constants must agree to 1e-4.
-int fuse_gelu(Graph& graph);
+int recognise_gelu(Graph& graph);
 
 /// (x - mean) / sqrt(variance + eps) [* scale] [+ bias] over the last dims becomes layer_norm.
-int fuse_layer_norm(Graph& graph);
+int recognise_layer_norm(Graph& graph);
 
 /// mask / keep and (x / keep) mask become dropout, where the mask is u < keep, u >= 1 - keep or
 /// floor(u + keep) of uniform numbers u: stochastic depth, and dropout of channels. So validation
 /// does without.
-int fuse_dropout(Graph& graph);
+int recognise_dropout(Graph& graph);
 
 /// softmax(scale q k' [+ masks]) v, with or without dropout and a guard against NaN between,
 /// becomes attention. A constant triangular mask, however it is written, becomes causal=1; other
 /// masks stay masks, unless they depend on what trains: attention has no gradient for its mask.
 /// Graph attention's leaky_relu(a + b') in place of the product, with a number a for each query and
 /// b for each key, and weights that are zeroed where the mask hides keys, are attention too.
-int fuse_attention(Graph& graph);
+int recognise_attention(Graph& graph);
 
 /// A projection to 3 C columns that is then split in 3 (query, key, value) becomes one with a
 /// parameter of shape [.., 3, C]: its C can be cut like heads are. The parameter's elements stay as
@@ -56,7 +57,7 @@ int split_projections(Graph& graph);
 
 /// exp(x - m[rows]) / sum[rows], sums of a graph's edges by their targets, become segment_softmax
 /// with the segments' maxima and sums of its own (graph/ops/segment.cc), whatever m was.
-int fuse_segment_softmax(Graph& graph);
+int recognise_segment_softmax(Graph& graph);
 
 /// x[n] W[rows[n]], where a matrix of W [experts, i, j] is copied for each of many rows, becomes
 /// one product over experts and j, of x [n, experts, j] that is 0 but for the row's expert. So no
@@ -66,13 +67,13 @@ int fuse_segment_softmax(Graph& graph);
 int multiply_picked_weights(Graph& graph);
 
 /// relu(batch_norm(…)) and relu(batch_norm(…) + residual) become one batch_norm.
-int fuse_batch_norm(Graph& graph);
+int recognise_batch_norm(Graph& graph);
 
-struct FusionCounts {
+struct Recognised {
   int gelu = 0, dropout = 0, layer_norm = 0, attention = 0, segment_softmax = 0, projections = 0,
       picked_weights = 0, batch_norm = 0;
 };
 /// All of the above, in order, and dead nodes removed.
-FusionCounts fuse(Graph& graph);
+Recognised recognise(Graph& graph);
 
 }  // namespace shardrun

@@ -1,8 +1,8 @@
 // Dropout in pieces: a mask drawn for each sample, channel or element, and the division by the
 // share that it keeps.
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {
@@ -59,7 +59,7 @@ std::optional<ValueId> divided_by(const Graph& g, ValueId id, double divisor) {
 
 }  // namespace
 
-int fuse_dropout(Graph& graph) {
+int recognise_dropout(Graph& graph) {
   int count = 0;
   const std::vector<int> uses = use_counts(graph);
   Replacer replacer(graph);

@@ -1,5 +1,5 @@
 // GELU and layer norm, and the order of all fusions.
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 
 #include <cmath>
 #include <numbers>
@@ -166,7 +166,7 @@ ValueId reshaped(Graph& g, ValueId value, const Shape& shape) {
 
 }  // namespace
 
-int fuse_gelu(Graph& graph) {
+int recognise_gelu(Graph& graph) {
   int count = 0;
   Replacer replacer(graph);
   const size_t nodes = graph.nodes().size();
@@ -185,7 +185,7 @@ int fuse_gelu(Graph& graph) {
   return count;
 }
 
-int fuse_layer_norm(Graph& graph) {
+int recognise_layer_norm(Graph& graph) {
   int count = 0;
   Replacer replacer(graph);
   for (size_t n = graph.nodes().size();
@@ -217,16 +217,16 @@ int fuse_layer_norm(Graph& graph) {
   return count;
 }
 
-FusionCounts fuse(Graph& graph) {
-  FusionCounts counts;
+Recognised recognise(Graph& graph) {
+  Recognised counts;
   remove_no_ops(graph);
   merge_equal_nodes(graph);
-  counts.gelu = fuse_gelu(graph);
-  counts.dropout = fuse_dropout(graph);
-  counts.layer_norm = fuse_layer_norm(graph);
-  counts.segment_softmax = fuse_segment_softmax(graph);
+  counts.gelu = recognise_gelu(graph);
+  counts.dropout = recognise_dropout(graph);
+  counts.layer_norm = recognise_layer_norm(graph);
+  counts.segment_softmax = recognise_segment_softmax(graph);
   fold_transposes(graph);
-  counts.attention = fuse_attention(graph);
+  counts.attention = recognise_attention(graph);
   remove_no_ops(graph);
   fold_transposes(graph);
   merge_equal_nodes(graph);
@@ -236,7 +236,7 @@ FusionCounts fuse(Graph& graph) {
     merge_equal_nodes(graph);
   }
   counts.projections = split_projections(graph);
-  counts.batch_norm = fuse_batch_norm(graph);
+  counts.batch_norm = recognise_batch_norm(graph);
   fold_powers(graph);  // what the others have left
   return counts;
 }

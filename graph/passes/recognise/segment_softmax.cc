@@ -1,7 +1,7 @@
 // Softmax over segments, as exporters write graph attention over a list of edges.
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {
@@ -60,7 +60,7 @@ std::optional<SegmentSoftmax> match_segment_softmax(const Graph& g, const Node& 
 
 }  // namespace
 
-int fuse_segment_softmax(Graph& graph) {
+int recognise_segment_softmax(Graph& graph) {
   int count = 0;
   Replacer replacer(graph);
   const size_t nodes = graph.nodes().size();

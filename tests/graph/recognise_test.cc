@@ -1,6 +1,6 @@
 // Fusion: every spelling is recognised and computes the same; what only resembles one is left
 // alone.
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 
 #include <functional>
 #include <limits>
@@ -33,7 +33,7 @@ void expect_fused(const Spelling& spelling, const std::string& op, int times,
     Build b(dtype);
     b.g.outputs = {spelling.build(b, b.in("x", {2, 3, 4}))};
     Graph fused = b.g;
-    fuse(fused);
+    recognise(fused);
     check_graph(fused);
     EXPECT_EQ(count_op(fused, op), times) << spelling.name << "\n" << to_string(fused);
     for (const std::string& other : gone)
@@ -128,7 +128,7 @@ TEST(FuseGelu, SaysWhich) {
   Build b;
   const ValueId x = b.in("x", {4});
   b.g.outputs = {kErfGelu[0].build(b, x), kTanhGelu[0].build(b, x)};
-  EXPECT_EQ(fuse(b.g).gelu, 2);
+  EXPECT_EQ(recognise(b.g).gelu, 2);
   EXPECT_EQ(b.g.node(b.g.value(b.g.outputs[0]).producer).attrs.s("approximate"), "none");
   EXPECT_EQ(b.g.node(b.g.value(b.g.outputs[1]).producer).attrs.s("approximate"), "tanh");
 }
@@ -245,7 +245,7 @@ TEST(FuseLayerNorm, CountsOnceAndKeepsEps) {
   Build b;
   const ValueId first = layer_norm(b, b.in("x", {2, 3, 4}), {});
   b.g.outputs = {layer_norm(b, first, {})};
-  EXPECT_EQ(fuse(b.g).layer_norm, 2);
+  EXPECT_EQ(recognise(b.g).layer_norm, 2);
   const Node* norm = find_op(b.g, "layer_norm");
   ASSERT_NE(norm, nullptr);
   EXPECT_DOUBLE_EQ(norm->attrs.f("eps"), 1e-5);
@@ -320,7 +320,7 @@ TEST(FuseLayerNorm, NearMisses) {
   const ValueId c = b.sub(x, b.mean(x, {1}, false));
   const ValueId variance = b.mean(b.pow(c, 2.0), {1}, false);
   b.g.outputs = {b.mul(b.div(c, b.op("sqrt", {b.add(variance, 1e-5)})), b.param("scale", {4}))};
-  EXPECT_EQ(fuse(b.g).layer_norm, 0);
+  EXPECT_EQ(recognise(b.g).layer_norm, 0);
 }
 
 // ---- segment_softmax: x [12, 4] over the segments [4] that `rows` names
@@ -374,7 +374,7 @@ TEST(FuseSegmentSoftmax, Spellings) {
       Build b(dtype);
       b.g.outputs = {build(b, b.in("x", {12, 4}))};
       Graph fused = b.g;
-      EXPECT_EQ(fuse(fused).segment_softmax, 1);
+      EXPECT_EQ(recognise(fused).segment_softmax, 1);
       check_graph(fused);
       EXPECT_EQ(count_op(fused, "segment_softmax"), 1);
       EXPECT_EQ(fused.nodes().size(), 3u) << to_string(fused);
@@ -420,7 +420,7 @@ TEST(FuseSegmentSoftmax, NearMisses) {
     SCOPED_TRACE(name);
     Build b;
     b.g.outputs = {build(b, b.in("x", {12, 4}))};
-    EXPECT_EQ(fuse(b.g).segment_softmax, 0);
+    EXPECT_EQ(recognise(b.g).segment_softmax, 0);
   }
 }
 
@@ -434,7 +434,7 @@ TEST(FuseSegmentSoftmax, GradientIsTwoNodes) {
   Graph composed = b.g, fused = b.g;
   const std::vector<ValueId> wrt = {x};
   composed.outputs = fused.outputs = {loss};
-  EXPECT_EQ(fuse(fused).segment_softmax, 1);
+  EXPECT_EQ(recognise(fused).segment_softmax, 1);
   composed.outputs = differentiate(composed, loss, wrt);
   fused.outputs = differentiate(fused, fused.outputs[0], wrt);
   remove_dead_nodes(fused);
@@ -472,7 +472,7 @@ TEST(MultiplyPickedWeights, Spellings) {
       Build b(dtype);
       b.g.outputs = {build(b)};
       Graph fused = b.g;
-      EXPECT_EQ(fuse(fused).picked_weights, 1);
+      EXPECT_EQ(recognise(fused).picked_weights, 1);
       check_graph(fused);
       EXPECT_EQ(count_op(fused, "gather"), 0) << to_string(fused);
       EXPECT_EQ(count_op(fused, "matmul"), 1);
@@ -521,7 +521,7 @@ TEST(MultiplyPickedWeights, NearMisses) {
     Build b;
     b.g.outputs = {build(b)};
     Graph fused = b.g;
-    EXPECT_EQ(fuse(fused).picked_weights, 0);
+    EXPECT_EQ(recognise(fused).picked_weights, 0);
     expect_same_outputs(b.g, fused, tolerance(DType::f64));
   }
 }

@@ -4,9 +4,9 @@
 
 #include "graph/ops/elementwise.h"
 #include "graph/passes/equation.h"
-#include "graph/passes/fusion/fuse.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {
@@ -287,7 +287,7 @@ std::optional<Letters> match_letters(const Equation& qk, const Equation& pv, boo
 }
 
 /// Makes attention of the product `result` = weights x values; false if it is something else.
-bool fuse_one(Graph& g, Triangles& triangles, Replacer& replacer, ValueId result) {
+bool recognise_one(Graph& g, Triangles& triangles, Replacer& replacer, ValueId result) {
   const Node output = g.node(g.value(result).producer);
   for (size_t side : {0, 1}) {
     const std::optional<Weights> weights = match_weights(g, output.inputs[side]);
@@ -356,7 +356,7 @@ bool fuse_one(Graph& g, Triangles& triangles, Replacer& replacer, ValueId result
 
 }  // namespace
 
-int fuse_attention(Graph& graph) {
+int recognise_attention(Graph& graph) {
   int count = 0;
   Triangles triangles(graph);
   Replacer replacer(graph);
@@ -364,7 +364,7 @@ int fuse_attention(Graph& graph) {
   for (size_t n = 0; n < nodes; ++n) {
     const Node& node = graph.nodes()[n];
     if (node.op == "matmul" && replacer.used(node.outputs[0]))
-      count += fuse_one(graph, triangles, replacer, node.outputs[0]);
+      count += recognise_one(graph, triangles, replacer, node.outputs[0]);
   }
   replacer.finish();
   return count;

@@ -2,7 +2,7 @@
 // what only resembles one is left alone.
 #include <limits>
 
-#include "graph/passes/fusion/fuse.h"
+#include "graph/passes/recognise/recognise.h"
 #include "tests/graph/graph_build.h"
 
 namespace shardrun {
@@ -225,7 +225,7 @@ TEST(FuseAttention, Spellings) {
       Build b(dtype);
       b.g.outputs = {attention(b, c.form)};
       Graph fused = b.g;
-      EXPECT_EQ(fuse(fused).attention, 1);
+      EXPECT_EQ(recognise(fused).attention, 1);
       check_graph(fused);
       const Node* node = find_op(fused, "attention");
       ASSERT_NE(node, nullptr) << to_string(fused);
@@ -252,7 +252,7 @@ TEST(FuseAttention, PaddedRowsKeepTheirMeaning) {
     Build b;
     b.g.outputs = {attention(b, {.padding = padding, .isnan = true})};
     Graph fused = b.g;
-    ASSERT_EQ(fuse(fused).attention, 1);
+    ASSERT_EQ(recognise(fused).attention, 1);
     NamedTensors feeds = test::feeds_for(b.g);
     for (int64_t s = 0; s < kLength; ++s) feeds.at("keep").as<bool>()[kLength + s] = false;
     const Tensor x = evaluate_graph(b.g, feeds)[0], y = evaluate_graph(fused, feeds)[0];
@@ -271,7 +271,7 @@ TEST(FuseAttention, NotAQuiteTriangularMaskStaysAMask) {
       b.add(b.matmul(q, k, "bhtd,bhsd->bhts"), b.array({kLength, kLength}, mask));
   b.g.outputs = {b.matmul(b.op("softmax", {scores}, {{"axis", int64_t{3}}}), v, "bhts,bhsd->bhtd")};
   Graph fused = b.g;
-  ASSERT_EQ(fuse(fused).attention, 1);
+  ASSERT_EQ(recognise(fused).attention, 1);
   EXPECT_EQ(find_op(fused, "attention")->attrs.i("causal"), 0);
   EXPECT_EQ(find_op(fused, "attention")->attrs.i("has_mask"), 1);
   expect_same_outputs(b.g, fused, 1e-9);
@@ -340,7 +340,7 @@ TEST(FuseAttention, NearMisses) {
     Build b;
     b.g.outputs = {miss.build(b, b.in("q", shape), b.in("k", shape), b.in("v", shape))};
     Graph fused = b.g;
-    EXPECT_EQ(fuse(fused).attention, 0);
+    EXPECT_EQ(recognise(fused).attention, 0);
     check_graph(fused);
     expect_same_outputs(b.g, fused, 1e-9);
   }
@@ -395,7 +395,7 @@ TEST(FuseAttention, GraphAttention) {
       Build b(dtype);
       b.g.outputs = {graph_attention(b, form)};
       Graph fused = b.g;
-      EXPECT_EQ(fuse(fused).attention, 1);
+      EXPECT_EQ(recognise(fused).attention, 1);
       check_graph(fused);
       const Node* node = find_op(fused, "attention");
       ASSERT_NE(node, nullptr) << to_string(fused);
@@ -465,7 +465,7 @@ TEST(FuseAttention, NearMissesOfGraphs) {
     Build b;
     b.g.outputs = {build(b)};
     Graph fused = b.g;
-    EXPECT_EQ(fuse(fused).attention, 0);
+    EXPECT_EQ(recognise(fused).attention, 0);
     check_graph(fused);
     NamedTensors feeds = test::feeds_for(b.g);
     for (auto& [input, tensor] : feeds) {
@@ -483,7 +483,7 @@ TEST(FuseAttention, AFrozenMaskIsAMask) {
                                b.param("positions", {kHeads, kLength, kLength}, false));
   b.g.outputs = {b.matmul(b.op("softmax", {scores}, {{"axis", int64_t{3}}}), v, "bhts,bhsd->bhtd")};
   Graph fused = b.g;
-  EXPECT_EQ(fuse(fused).attention, 1);
+  EXPECT_EQ(recognise(fused).attention, 1);
   expect_same_outputs(b.g, fused, 1e-9);
 }
 
@@ -494,7 +494,7 @@ TEST(FuseAttention, WeightsThatAreAlsoWantedStay) {
   const ValueId p = b.op("softmax", {b.matmul(q, k, "bhtd,bhsd->bhts")}, {{"axis", int64_t{3}}});
   b.g.outputs = {b.matmul(p, v, "bhts,bhsd->bhtd"), p};
   Graph fused = b.g;
-  EXPECT_EQ(fuse(fused).attention, 1);
+  EXPECT_EQ(recognise(fused).attention, 1);
   EXPECT_EQ(count_op(fused, "softmax"), 1);
   expect_same_outputs(b.g, fused, 1e-9);
 }
