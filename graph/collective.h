@@ -79,7 +79,7 @@ struct CollectiveTraits {
   enum class Side { before, after };
   /// The dim along which the members' pieces of a tensor lie: Collective::dim or to_dim.
   enum class Along { none, dim, to_dim };
-  /// What of a Collective is printed beside its axes and payload.
+  /// What of a Collective is printed besides its axes and payload.
   enum Field : unsigned { has_dim = 1, has_to_dim = 2, has_op = 4, has_windows = 8 };
 
   Collective::Kind kind = Collective::Kind::all_gather;

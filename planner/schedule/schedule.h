@@ -17,7 +17,7 @@ namespace shardrun {
 ///   gradients  state, and gradients as soon as they are made (ZeRO-2)
 ///   weights    gradients, and parameters where they are held (ZeRO-3, fsdp)
 ///   inner      what lies inside a block: heads, the MLP's hidden dim, the vocabulary (Megatron-LM)
-///   sequence   what the batch's values and the stream between blocks have in common besides
+///   sequence   what the batch's values and the stream between blocks also have in common
 ///   colours    all dims of a group of colours that look alike (planner/schedule/colours.h)
 ///   value      one dim of the values whose whole name matches
 ///   node       the nodes whose whole name matches, by one option of their rule, or not at all
@@ -85,7 +85,7 @@ std::optional<Schedule> baseline_schedule(const std::string& planner, const Mesh
 /// How many names: the axes that a mesh needs; 1 fits any mesh, 0 is no baseline.
 int baseline_names(const std::string& planner);
 /// What there is to try on a mesh: each name for all axes, and on two axes each that cuts the batch
-/// beside each that cuts the model, in both orders.
+/// combined with each that cuts the model, in both orders.
 std::vector<std::string> baselines_of(const Mesh& mesh);
 
 /// What a planner's name and tactics say together; nullopt: nothing, all is left to the search. A
