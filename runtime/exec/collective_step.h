@@ -40,7 +40,7 @@ class CollectiveStep {
   static int64_t workspace_bytes(const Collective& collective, DType dtype, int64_t rank);
   /// What this rank gives to the others, in bytes, each piece once for every rank that needs it; an
   /// all_reduce counts as a reduce_scatter and an all_gather. Of rows that change ranks by number,
-  /// the most that the plan has room for.
+  /// the most that the plan allows.
   int64_t bytes_sent() const;
 
   /// Does `run` do nothing but ask the device and the group for the same work each time?

@@ -218,7 +218,7 @@ TEST_F(OnnxImport, SingleNumbersThatLayersUseTrain) {
 }
 
 /// x / sqrt(mean(x^2) + eps), times two numbers, where a mask lets it through.
-TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreToldWithTheReason) {
+TEST_F(OnnxImport, SingleNumbersThatNobodyTrainsAreNotedWithTheReason) {
   for (const char* producer : {"", "pytorch"}) {
     SCOPED_TRACE(producer);
     ModelBuilder b;
