@@ -16,7 +16,7 @@ else()
   if(NOT SHARDRUN_NVCC)
     set(missing "nvcc")
   endif()
-  # The toolkit's first: Python's packages have a whole toolkit's headers beside cublasLt.h, maybe of another version.
+  # The toolkit's first: Python's packages have a whole toolkit's headers next to cublasLt.h, maybe of another version.
   set(SHARDRUN_CUDA_INCLUDES ${CUDAToolkit_INCLUDE_DIRS})
   foreach(header cudnn.h nccl.h cublasLt.h nvrtc.h)
     find_path(SHARDRUN_${header} ${header} PATHS ${CUDAToolkit_INCLUDE_DIRS} NO_DEFAULT_PATH)

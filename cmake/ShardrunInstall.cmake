@@ -51,7 +51,7 @@ if(TARGET shardrun)
 endif()
 
 if(TARGET shardrun_cli)
-  # The installed command finds its library beside it, wherever the prefix is moved.
+  # The installed command finds its library by a relative path, wherever the prefix is moved.
   file(RELATIVE_PATH library_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
   set_target_properties(shardrun_cli PROPERTIES
     OUTPUT_NAME shardrun

@@ -96,7 +96,7 @@ class WaitClock {
  public:
   WaitClock(Job* job, int rank, double timeout) : job_(job), rank_(rank), every_(tick(timeout)) {}
   ~WaitClock() {
-    if (told_ && !given_up_) job_->done(rank_);
+    if (reported_ && !given_up_) job_->done(rank_);
   }
   WaitClock(const WaitClock&) = delete;
   WaitClock& operator=(const WaitClock&) = delete;
@@ -112,7 +112,7 @@ class WaitClock {
     if (last_ == std::chrono::steady_clock::time_point{}) last_ = now;
     if (!job_ || std::chrono::duration<double>(now - last_).count() < every_) return;
     last_ = now;
-    told_ = true;
+    reported_ = true;
     LongWait now_waits = wait();
     const bool checks = job_->checks();
     if (checks) job_->complete(rank_, now_waits);
@@ -127,7 +127,7 @@ class WaitClock {
   Job* job_;
   int rank_;
   double every_;
-  bool told_ = false, given_up_ = false;
+  bool reported_ = false, given_up_ = false;
   std::chrono::steady_clock::time_point last_{};
 };
 

@@ -130,8 +130,7 @@ void SharingCommunicator::all_reduce(void* data, int64_t count, DType dtype, Red
 }
 
 /// Of all buffers, end to end, rank r reduces slice r, and writes it where everybody wants it. What
-/// is small goes along in the slots, and of other buffers their places, as many as there is room
-/// for.
+/// is small goes along in the slots, and of other buffers their places, as many as fit.
 void SharingCommunicator::all_reduce_each(std::span<const Reduced> buffers, DType dtype,
                                           Reduction op, void* staging) {
   check_reducible("all_reduce", dtype, *this);

@@ -90,7 +90,7 @@ struct CollectiveTraits {
     owned_rows,  // at most RowBounds::most_owned
     named_rows,  // at most RowBounds::most_named
   };
-  /// What of a Collective is printed beside its axes and payload.
+  /// What of a Collective is printed besides its axes and payload.
   enum Field : unsigned { has_dim = 1, has_to_dim = 2, has_op = 4, has_windows = 8 };
 
   Collective::Kind kind = Collective::Kind::all_gather;

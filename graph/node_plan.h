@@ -90,10 +90,10 @@ struct NodePlan {
 /// The axes that cut the dim, outermost first.
 const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim);
 
-/// The part of every operand that a rank reads and of every result that it makes. A result in
+/// What a rank reads of every operand and of every result that it makes. A result in
 /// blocks has the box of its local shape, beginning at 0 along the blocks' dim, and in `blocks` the
 /// global range of each block (empty for all other results). A dim with named rows begins at 0,
-/// too, and has the rank's own rows and room for those of others.
+/// too, and has the rank's own rows and space for those of others.
 struct NodeBoxes {
   std::vector<Box> in, out;
   std::vector<std::vector<Range>> blocks;
@@ -112,9 +112,9 @@ std::vector<int> exchange_axes(const NodePlan& plan, bool result, int index);
 std::string to_string(const NodePlan& plan, bool result, int index, const Mesh& mesh);
 
 /// Throws invalid_input: a dim that is not there, a dim in two halos, a stride below 1, an anchor
-/// that is cut by other axes or is itself in windows, blocks beside other blocks or windows of one
-/// result, blocks that are not the whole dim, rows that other axes cut than their numbers, windows
-/// beyond 2^40 and bounds of rows beyond all that there are.
+/// that is cut by other axes or is itself in windows, blocks together with other blocks or windows
+/// of one result, blocks that are not the whole dim, rows that other axes cut than their numbers,
+/// windows beyond 2^40 and bounds of rows beyond all that there are.
 void check_node_plan(const NodePlan& plan, const std::vector<Shape>& in,
                      const std::vector<Shape>& out, const Mesh& mesh);
 

@@ -41,7 +41,7 @@ enum class Precision {
   lookup,      // as follows, and an f32 result is rounded: rows of an f32 table become activations
   bf16,        // all operands bf16: products, whose kernels add up in f32
   f32,         // all operands f32: rounding would add up over the elements or steps
-  mixed,       // operands as they come: x may be bf16, parameters and statistics beside it are f32
+  mixed,       // operands as they come: x may be bf16, its parameters and statistics are f32
   conversion,  // operands as they come, in the loss too: the op itself says what it makes
 };
 
@@ -61,7 +61,7 @@ enum class CostClass {
   convolution_weights,  // the same; weights: result 0
   attention,            // heads, length and width, by a grid; q, k and v: operands 0 to 2
   attention_grad,       // the same; q, k and v: operands 1 to 3
-  fused,                // what it is made of, and the bytes that it takes and makes besides
+  fused,                // what it is made of, and the bytes of what else it takes and makes
 };
 
 /// Function pointers in an aggregate: an op family's file is a list of these.

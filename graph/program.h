@@ -24,7 +24,7 @@ struct Buffer {
 };
 inline constexpr int64_t kArenaAlignment = 64;
 
-/// What a backend needs for a step beside its buffers.
+/// What a backend needs for a step besides its buffers.
 struct StepBytes {
   int64_t workspace = 0;  // its kernel's, or staging of a collective: for as long as it runs
   int64_t kept = 0;       // its kernel's alone, from step to step
@@ -79,7 +79,7 @@ struct Binding {
   BufferId buffer = -1;
   Role role = Role::computed;  // computed: an output or a metric
   TensorType global;
-  Box box;  // this rank's part
+  Box box;  // this rank's shard
   Sharding sharding;
   Source source;                  // parameter, state, constant
   Shape file_shape;               // likewise: Graph::file_shape

@@ -1,4 +1,4 @@
-// The kernel of a fused step beside that of the step alone.
+// Whether a fused step and the step alone have one kernel.
 #include "kernels/fused_call.h"
 
 #include "graph/op_def.h"

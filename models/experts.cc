@@ -21,9 +21,9 @@ std::string rows_of_samples(OnnxWriter& w, const std::string& data, const std::s
 }  // namespace
 
 int64_t expert_slots(int64_t context, int64_t top_k, int64_t experts, double capacity) {
-  const double share = static_cast<double>(context * top_k) / static_cast<double>(experts);
+  const double even = static_cast<double>(context * top_k) / static_cast<double>(experts);
   return static_cast<int64_t>(
-      std::clamp(std::ceil(capacity * share), 1.0, static_cast<double>(context)));
+      std::clamp(std::ceil(capacity * even), 1.0, static_cast<double>(context)));
 }
 
 ExpertRoutes route_to_experts(OnnxWriter& w, const std::string& x, const std::string& router,

@@ -13,7 +13,7 @@ struct ExpertSizes {
   int64_t context, hidden;
 };
 
-/// Slots for `capacity` times an expert's even share of a sample's context * top_k choices, at
+/// Slots for `capacity` times an expert's even fraction of a sample's context * top_k choices, at
 /// least 1 and at most `context`.
 int64_t expert_slots(int64_t context, int64_t top_k, int64_t experts, double capacity);
 

@@ -81,10 +81,10 @@ class GnsWriter {
   /// The same of several [rows, latent] side by side.
   std::string mlp_of(const std::string& prefix, const std::vector<std::string>& parts) {
     w_.prefix = prefix;
-    return mlp(prefix, beside(parts), std::ssize(parts) * o_.latent);
+    return mlp(prefix, concatenated(parts), std::ssize(parts) * o_.latent);
   }
 
-  std::string beside(const std::vector<std::string>& parts) {
+  std::string concatenated(const std::vector<std::string>& parts) {
     return w_.node("Concat", parts, {{"axis", int64_t{1}}});
   }
 
@@ -124,7 +124,7 @@ class GnsWriter {
 
   void decode() {
     w_.prefix = "decoder.";
-    const std::string x = o_.globals ? beside({v_, globals_of(v_)}) : v_;
+    const std::string x = o_.globals ? concatenated({v_, globals_of(v_)}) : v_;
     const std::string made = linear(hidden_layers(x, (o_.globals ? 2 : 1) * o_.latent),
                                     str("layers.", o_.mlp_layers), o_.hidden, o_.outputs, 1);
     w_.prefix = "";

@@ -13,7 +13,7 @@ struct GnsOptions {
   int64_t hidden = 64, latent = 64;          // of the MLPs' layers, and of what they make
   int64_t mlp_layers = 2;                    // hidden layers of each MLP
   int64_t outputs = 3;                       // of each node
-  bool globals = false;                      // a state of the whole graph besides
+  bool globals = false;                      // also a state of the whole graph
   std::optional<int64_t> nodes, edges;       // absent: the symbolic dims 'nodes', 'edges'
   bool weights = true;  // false: each weight is described, so that each rank makes its own shard
   uint64_t seed = 0;

@@ -1,4 +1,5 @@
-// OnnxWriter: protobuf building, and weights streamed beside the model where they are large.
+// OnnxWriter: protobuf building, and weights streamed to a file next to the model where they are
+// large.
 #include "models/onnx_writer.h"
 
 #include <algorithm>

@@ -49,7 +49,7 @@ class UNetWriter {
     for (int64_t level = o_.levels; level-- > 0;) {
       for (int64_t b = 0; b <= o_.blocks; ++b) {
         const std::string at = str("up.", level, ".", b, ".");
-        x = block(beside(x, kept.back(), at), at, o_.width << level);
+        x = block(concatenated(x, kept.back(), at), at, o_.width << level);
         kept.pop_back();
       }
       if (level > 0) x = upsample(x, str("up.", level, "."));
@@ -106,7 +106,7 @@ class UNetWriter {
     return {w_.node("Add", {from, second.x}), out};
   }
 
-  Planes beside(const Planes& a, const Planes& b, const std::string& prefix) {
+  Planes concatenated(const Planes& a, const Planes& b, const std::string& prefix) {
     w_.prefix = prefix;
     return {w_.node("Concat", {a.x, b.x}, {{"axis", int64_t{1}}}), a.channels + b.channels};
   }

@@ -19,9 +19,9 @@ struct Trial {
   std::string why;  // without a plan: what stands against it
 };
 
-class HintSearch {
+class HintChoice {
  public:
-  HintSearch(const Graph& graph, const Mesh& mesh, const PlanOptions& options,
+  HintChoice(const Graph& graph, const Mesh& mesh, const PlanOptions& options,
              const PlanUnder& plan_under)
       : graph_(graph), options_(options), plan_under_(plan_under) {
     options_.requests.clear();
@@ -142,7 +142,7 @@ Plan plan_with_hints(const Graph& graph, const Mesh& mesh, const PlanOptions& op
   const bool any = std::any_of(options.requests.begin(), options.requests.end(),
                                [](const std::string& text) { return is_hint(text); });
   if (!any) return plan_under(options, report);
-  return HintSearch(graph, mesh, options, plan_under).run(report);
+  return HintChoice(graph, mesh, options, plan_under).run(report);
 }
 
 }  // namespace shardrun

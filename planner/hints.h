@@ -16,7 +16,7 @@ using PlanUnder = std::function<Plan(const PlanOptions&, PlanReport&)>;
 /// planner. First comes the plan without them. What it does anyway is followed. The other hints are
 /// then required, all at once; if that plan takes no longer than the fastest so far, beyond the
 /// gap that a search leaves (1e-4), they are followed. Else the first half of them is tried so
-/// beside what is followed already, then the second, down to single hints. A hint that names
+/// together with what is followed already, then the second, down to single hints. A hint that names
 /// several values is followed for all of them or none. Where there are many (annotations of a whole
 /// model), kMostSplits groups are halved, the others tried as they are.
 ///

@@ -168,7 +168,7 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
 }
 
 /// What a tree search and its descents found cheapest: nodes take it, and held values and hubs what
-/// is best beside it. nullopt: there was none.
+/// is best with it. nullopt: there was none.
 std::optional<Solution> PlanSearch::proposed_start(const FactoredProblem& problem) const {
   if (proposed_.empty()) return std::nullopt;
   Kept kept = all_kept(problem);
@@ -401,7 +401,7 @@ LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<i
 /// The additive memory of the problem leaves out workspaces and what is made for one reader, and
 /// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
 /// not fit for something large that is made for one reader, that is forbidden; else the next
-/// solution must leave as many bytes beside its claims, node by node, as this one took. Where it
+/// solution must leave as many bytes besides its claims, node by node, as this one took. Where it
 /// leaves bytes, claims may take them, too, once.
 std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, PlanReport& report) {
   smallest_.reset();
@@ -460,7 +460,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
     } else if (round == 0 || ++halvings > kFitting.most_halvings) {
       break;
     } else {
-      // What that plan held beside need not be held beside another.
+      // What that plan held besides its claims need not be held under another.
       for (size_t t = 0; t < capacity.size(); ++t) capacity[t] = (capacity[t] + feasible[t]) / 2;
     }
   }

@@ -232,7 +232,7 @@ class Planning {
     return plan.hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts);
   }
 
-  /// The same as if sums of gradients took no time, as where they run beside kernels.
+  /// The same as if sums of gradients took no time, as where they overlap with kernels.
   Version& hidden(Version& version) {
     if (!version.hidden) {
       version.hidden = std::make_unique<Version>();

@@ -50,10 +50,10 @@ struct PlanOptions {
   /// workspaces. Given by the caller, because the planner knows no backend.
   std::function<ArenaUse(const Plan&)> arena_use = nullptr;
   /// Corrects a plan's times by the steps that ranks run under it: which sums are one call, and
-  /// what runs beside kernels. The search knows neither exactly. Null: nothing. Given by the
+  /// what overlaps with kernels. The search knows neither exactly. Null: nothing. Given by the
   /// caller, as arena_use is.
   std::function<void(Plan&)> retime = nullptr;
-  /// What the search takes for the fraction of gradients' sums that is not hidden beside kernels
+  /// What the search takes for the fraction of gradients' sums that is not hidden behind kernels
   /// (planner/reshard/sum_price.h). Several are tried where something is hidden.
   double exposed = 1;
   /// May results of the forward pass be computed again in the backward pass, where what is kept is
@@ -74,7 +74,7 @@ struct HintOutcome {
   bool followed = false;
   /// Of one that is not: how much longer the step would take with it.
   std::optional<double> seconds = {};
-  std::string why = {};  // what stands against it, beside the price or instead of it
+  std::string why = {};  // what stands against it, with the price or instead of it
 };
 
 struct PlanReport {
@@ -88,7 +88,7 @@ struct PlanReport {
   std::vector<Unresolved> unresolved;  // where propagation of tactics and requests stopped
   std::vector<HintOutcome> hints;      // in the order of PlanOptions::requests
   // Of a tree search: tactics of the best state that it saw, what that is predicted to take if it
-  // is not searched any further, the same where nodes chose anew beside each other, and how many
+  // is not searched any further, the same where nodes chose anew given each other, and how many
   // states were priced in how much processor time.
   std::vector<std::string> found_tactics;
   double found_seconds = 0, descended_seconds = 0, tree_seconds = 0;

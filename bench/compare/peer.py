@@ -1,6 +1,6 @@
 """PyTorch's side of a comparison: the same model with the same weights, batch, loss and optimizer, step after step.
 
-Run by bench/compare/compare with the Python of SHARDRUN_PEER_PYTHON. `--family` names the file beside this one that has
+Run by bench/compare/compare with the Python of SHARDRUN_PEER_PYTHON. `--family` names the file next to this one that has
 `build(settings, weights, data)`: the module, its loss as a function of module and data, and the data as the loss takes it. A
 line of JSON a step goes to `--metrics`; the first one carries versions and the number of parameters too.
 """

@@ -52,7 +52,7 @@ def start_ranks(options):
 
 
 class Ddp:
-    """Each rank takes its part of a micro-batch."""
+    """Each rank takes its shard of a micro-batch."""
     cuts_batch = True
 
     def __init__(self, torch, family, module, options):
@@ -75,7 +75,7 @@ class Fsdp2:
         module.to(memory_format=torch.contiguous_format)  # it takes no other parameters
         policy = {"mesh": init_device_mesh("cpu", (options.ranks,)), "reshard_after_forward": self.full}
         norms = any(isinstance(part, torch.nn.BatchNorm2d) for part in module.modules())
-        if options.dtype == "bf16" and not norms:  # a batch norm takes no bf16 scale beside f32 statistics
+        if options.dtype == "bf16" and not norms:  # a batch norm takes no bf16 scale with f32 statistics
             policy["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for block in family.blocks(module):
             fully_shard(block, **policy)

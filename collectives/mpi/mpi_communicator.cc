@@ -112,8 +112,9 @@ class MpiCommunicator : public MessageCommunicator {
     begin("all_reduce", bytes);
     check_reducible(operation_, dtype, *this);
     if (size_ == 1 || count == 0) return;
-    const int64_t room = all_reduce_each_staging(buffers, dtype) / (size_ - 1);  // of a peer
-    if (bytes <= std::min(kSmallAllReduceBytes, room)) {
+    const int64_t staging_bytes =
+        all_reduce_each_staging(buffers, dtype) / (size_ - 1);  // of a peer
+    if (bytes <= std::min(kSmallAllReduceBytes, staging_bytes)) {
       all_reduce_small(buffers, count, dtype, op, staging);
       return;
     }
@@ -123,7 +124,7 @@ class MpiCommunicator : public MessageCommunicator {
       offsets_[static_cast<size_t>(r)] = part.begin;
     }
     reduce_parts(buffers, nullptr, true, counts_, dtype, op, staging,
-                 std::min(room, kReduceChunkBytes));
+                 std::min(staging_bytes, kReduceChunkBytes));
   }
 
   void all_to_all(const void* send, std::span<const int64_t> send_counts, void* recv,

@@ -51,11 +51,12 @@ int touch(char* data, int64_t bytes) {
   return 0;
 }
 
-/// Open MPI's ranks wait for ever for one that finds no room: nobody starts what would not fit.
-std::string no_room(int64_t bytes) {
-  struct statvfs room {};
-  if (statvfs(kBacking, &room) != 0) return "";  // it is kept elsewhere
-  const auto free_bytes = static_cast<int64_t>(room.f_bavail) * static_cast<int64_t>(room.f_frsize);
+/// Open MPI's ranks wait for ever for one that finds no space: nobody starts what would not fit.
+std::string why_no_space(int64_t bytes) {
+  struct statvfs space {};
+  if (statvfs(kBacking, &space) != 0) return "";  // it is kept elsewhere
+  const auto free_bytes =
+      static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
   if (free_bytes >= bytes) return "";
   return str(kBacking, " has ", free_bytes, " bytes free, the ranks of this machine need ", bytes);
 }
@@ -107,7 +108,7 @@ std::string Node::make_segment(MPI_Comm comm, int64_t bytes, Segment& segment) {
   int64_t mine = bytes + 2 * kPage, all = 0;
   check(MPI_Allreduce(&mine, &all, 1, MPI_INT64_T, MPI_SUM, comm), "MPI_Allreduce");
   std::string why;
-  if (rank == 0) why = no_room(all);
+  if (rank == 0) why = why_no_space(all);
   char text[256] = {};
   why.copy(text, sizeof text - 1);
   check(MPI_Bcast(text, sizeof text, MPI_CHAR, 0, comm), "MPI_Bcast");
@@ -171,7 +172,7 @@ void Node::free_unused(MPI_Comm comm, const std::vector<int>& members) {
 }
 
 Memory Node::allocate(MPI_Comm comm, int64_t bytes) {
-  const Watchdog watchdog("sharing memory");  // MPI waits for ever for a rank that finds no room
+  const Watchdog watchdog("sharing memory");  // MPI waits for ever for a rank that finds no space
   const NodeComm here(comm, name_);
   int size = 1;
   MPI_Comm_size(here.get(), &size);

@@ -64,9 +64,9 @@ class NodesCommunicator : public Communicator {
     if (count * size_of(dtype) <= kSmallAllReduceBytes || !everywhere(reach(buffers, dtype)))
       return messages_->all_reduce_each(buffers, dtype, op, staging);
     if (lane_) {
-      const int64_t room = all_reduce_each_staging(buffers, dtype);
+      const int64_t staging_bytes = all_reduce_each_staging(buffers, dtype);
       reduce_slice(buffers, shard_range(count, lanes_, place()), dtype, op,
-                   static_cast<char*>(staging), room);
+                   static_cast<char*>(staging), staging_bytes);
     }
     if (here_) here_->barrier();
   }
@@ -217,10 +217,10 @@ class NodesCommunicator : public Communicator {
 
   /// Of the buffers that reached_each_ has of each of the node's ranks, end to end.
   void reduce_slice(std::span<const Reduced> buffers, Range slice, DType dtype, Reduction op,
-                    char* staging, int64_t room) {
+                    char* staging, int64_t staging_bytes) {
     const int node = lane_->rank(), last = lane_->size() - 1;
     const int64_t element = size_of(dtype), wide = size_of(accumulated_type(dtype));
-    const int64_t step = std::min(room, kReduceChunkBytes) / wide;
+    const int64_t step = std::min(staging_bytes, kReduceChunkBytes) / wide;
     const auto turn_to = [&](size_t b, int64_t first) {
       for (size_t r = 0; r < out_.size(); ++r)
         in_[r] = out_[r] = reached_each_[b][r] + first * element;
@@ -273,8 +273,9 @@ class NodesCommunicator : public Communicator {
   void scatter_slice(std::span<const int64_t> counts, DType dtype, Reduction op, char* staging) {
     const int last = static_cast<int>(nodes_.size()) - 1;
     const int64_t element = size_of(dtype), wide = size_of(accumulated_type(dtype));
-    const int64_t room = reduce_scatter_staging_bytes(counts, dtype) / 3;  // two sums and a result
-    const int64_t step = std::min(room, kReduceChunkBytes) / wide;
+    const int64_t staging_bytes =
+        reduce_scatter_staging_bytes(counts, dtype) / 3;  // two sums and a result
+    const int64_t step = std::min(staging_bytes, kReduceChunkBytes) / wide;
     cut_slice(counts, step);
     const auto sums = [&](int64_t round) { return staging + round % 2 * step * wide; };
     char* const rounded = staging + 2 * step * wide;

@@ -1,4 +1,4 @@
-// A thread that waits beside the call.
+// A thread that waits while the call runs.
 #include "collectives/mpi/watchdog.h"
 
 #include <signal.h>

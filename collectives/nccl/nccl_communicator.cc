@@ -300,7 +300,7 @@ class NcclCommunicator final : public Communicator {
                  "ncclRecv");
     }
     /// Of all ranks' data, for `root`, which alone gets it: others name no memory but their data's,
-    /// for `to` has room for their own sum.
+    /// for `to` holds their own sum.
     void sum(const void* data, void* to, int64_t count, DType dtype, int root) const {
       void* const there = root == c.rank() ? to : const_cast<void*>(data);
       if (count > 0)

@@ -68,7 +68,7 @@ class Allocations {
   std::vector<std::weak_ptr<Allocation>> all_;  // the same on every rank of the group
 };
 
-/// Memory of the host beside buffers of the device.
+/// A copy of a device's buffer in the host's memory.
 class Copy {
  public:
   Copy(Device& device, const void* from, int64_t bytes) : Copy(bytes) {

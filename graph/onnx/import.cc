@@ -526,7 +526,7 @@ class Importer {
                    "graph output '", output.name(),
                    "' has as many rows as a mask picks; leave it "
                    "out of what the model returns");
-        continue;  // beside a loss, other outputs are not computed
+        continue;  // with a loss, other outputs are not computed
       }
       graph_.outputs.push_back(b_.id(v));
       report_.outputs.push_back(output.name());

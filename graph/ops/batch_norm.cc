@@ -133,7 +133,7 @@ Grads moments_gradient(GradientContext& c) {
 /// mean = m0 / n, variance = m1 / n - mean².
 Grads statistics_gradient(GradientContext& c) {
   Graph& g = c.graph;
-  const double share = 1 / static_cast<double>(c.node.attrs.i("count"));
+  const double inverse_count = 1 / static_cast<double>(c.node.attrs.i("count"));
   const TensorType channels = g.type(c.node.outputs[0]);
   ValueId first = c.out_grads[0], second = c.out_grads[1];
   if (second == kNoValue) {
@@ -144,7 +144,7 @@ Grads statistics_gradient(GradientContext& c) {
   }
   std::vector<ValueId> rows;
   for (ValueId part : {first, second}) {
-    rows.push_back(g.add("reshape", {scale(g, cast_to(g, part, DType::f64), share)},
+    rows.push_back(g.add("reshape", {scale(g, cast_to(g, part, DType::f64), inverse_count)},
                          {{"shape", Shape{1, channels.shape[0]}}}));
   }
   return {g.add("concat", rows, {{"axis", int64_t{0}}})};

@@ -209,7 +209,7 @@ Grads picked_gradient(GradientContext& c, const char* scatter) {
 /// reduction none: data's gradient is dy where nothing was written, updates' what is at their place
 /// (ONNX leaves it open which of several updates of one place counts). add: dy and its gather. mul:
 /// through y / updates, or data where an update is 0. max, min: each of several equal extremes gets
-/// the same share, as with torch.scatter_reduce.
+/// the same fraction, as with torch.scatter_reduce.
 Grads scattered_gradient(GradientContext& c, const char* gather, const char* scatter) {
   Graph& g = c.graph;
   const ValueId data = c.node.inputs[0], indices = c.node.inputs[1], updates = c.node.inputs[2];
@@ -247,9 +247,9 @@ Grads scattered_gradient(GradientContext& c, const char* gather, const char* sca
   const ValueId count = g.add(
       scatter, {g.add("cast", {of_data}, number), indices, g.add("cast", {of_updates}, number)},
       scatter_attrs(c.node, "add"));
-  const ValueId share = g.add("div", {dy, count});
-  if (c.needs[0]) grads[0] = g.add("where", {of_data, share, zero});
-  if (c.needs[2]) grads[2] = g.add("where", {of_updates, gathered(share), zero});
+  const ValueId each = g.add("div", {dy, count});
+  if (c.needs[0]) grads[0] = g.add("where", {of_data, each, zero});
+  if (c.needs[2]) grads[2] = g.add("where", {of_updates, gathered(each), zero});
   return grads;
 }
 

@@ -57,7 +57,7 @@ bool is_mixed(std::span<const TensorType> in) {
          (in[0].dtype == DType::bf16 && in[1].dtype == DType::f32);
 }
 
-// An f32 operand beside a bf16 one is rounded to bf16.
+// An f32 operand with a bf16 one is rounded to bf16.
 DType product_dtype(std::span<const TensorType> in) {
   return is_mixed(in) ? DType::bf16 : in[0].dtype;
 }

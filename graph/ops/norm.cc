@@ -5,7 +5,7 @@
 // Normalization", 2016).
 //
 // layer_norm_grad(dy, x, scale, mean, inv_std, residual?) -> dx + residual, dscale, dbias. The
-// residual is the gradient of what passes x on unchanged beside the norm; Graphs add it behind.
+// residual is the gradient of what passes x on unchanged around the norm; Graphs add it behind.
 #include "graph/ops/families.h"
 #include "graph/ops/gradients.h"
 

@@ -115,7 +115,7 @@ Grads sum_gradient(GradientContext& c) {
   return {c.graph.add("expand", {dy}, {{"shape", shape}})};
 }
 
-/// Each of several equal extremes gets the same share, as in torch.amax.
+/// Each of several equal extremes gets the same fraction, as in torch.amax.
 Grads extreme_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId x = c.node.inputs[0];

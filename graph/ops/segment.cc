@@ -120,7 +120,7 @@ ValueId rows_named(GradientContext& c, ValueId table, ValueId rows) {
                  c.in_type(0).dtype);
 }
 
-/// Each of several equal maxima of a segment gets the same share, as the gradient of reduce_max.
+/// Each of several equal maxima of a segment gets the same fraction, as the gradient of reduce_max.
 Grads max_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId x = c.node.inputs[0], rows = c.node.inputs[1];
@@ -128,8 +128,8 @@ Grads max_gradient(GradientContext& c) {
   const ValueId count =
       g.add("gather_grad", {cast_to(g, is_top, g.type(c.out_grads[0]).dtype), rows},
             {{"axis", int64_t{0}}, {"size", g.type(c.node.outputs[0]).shape[0]}});
-  const ValueId share = g.add("div", {c.out_grads[0], count});
-  return {g.add("where", {is_top, rows_named(c, share, rows), scalar(g, c.in_type(0).dtype, 0)}),
+  const ValueId each = g.add("div", {c.out_grads[0], count});
+  return {g.add("where", {is_top, rows_named(c, each, rows), scalar(g, c.in_type(0).dtype, 0)}),
           kNoValue};
 }
 

@@ -28,7 +28,7 @@ struct LiveValues {
 };
 LiveValues live_values(const Graph& graph, ValueBytes bytes);
 
-/// What is alive while each step runs, beside what persists: its operands, its results, and all
+/// What is alive while each step runs, besides what persists: its operands, its results, and all
 /// that was made before and is read later. A result takes over a dying operand's memory where
 /// OpDef::in_place allows, a new parameter its old one's. Kernels' workspaces are not in it.
 std::vector<int64_t> bytes_alive(std::span<const LiveStep> steps, const LiveValues& values);

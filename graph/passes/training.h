@@ -55,7 +55,7 @@ void split_attention(Graph& graph);
 /// whose labels have the shape of another integer input. Returns whether it added both.
 bool attach_accuracy(Graph& graph);
 
-/// What inputs and metrics of the test are called beside those of the validation: "test/target".
+/// What the names of the test's inputs and metrics begin with: "test/target".
 inline const std::string kTestPrefix = "test/";
 
 /// For data whose splits differ in the batch inputs `targets` alone, so that one pass serves the

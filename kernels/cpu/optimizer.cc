@@ -28,7 +28,7 @@ std::optional<std::string> refuses(const KernelCall& call) {
   return refuse_other_floats(call);
 }
 
-/// What an update leaves beside the new parameter and moments.
+/// What an update leaves besides the new parameter and moments.
 class Extras {
  public:
   explicit Extras(const KernelCall& call) : form_(PackedUpdate::of(call.node, call.in.size())) {

@@ -16,7 +16,7 @@ inline bool in_tiles(int64_t columns, DType dtype) {
   return columns <= kMostTileColumns && !(dtype == DType::f32 && whole);
 }
 
-/// Number c of 16 rows is one vector. A row's numbers do not depend on the others beside it.
+/// Number c of 16 rows is one vector. A row's numbers do not depend on the other rows.
 class RowTile {
  public:
   explicit RowTile(int64_t columns) : columns_(columns) {}

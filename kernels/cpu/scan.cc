@@ -17,7 +17,7 @@ struct Scan : Around {
         exclusive(call.node.attrs.i("exclusive", 0) != 0),
         reverse(call.node.attrs.i("reverse", 0) != 0) {}
 
-  /// `n` columns beside each other, the first at `at`.
+  /// `n` adjacent columns, the first at `at`.
   template <class T>
   void run_columns(const T* x, T* y, int64_t at, int64_t n) const {
     double sums[kColumns] = {};

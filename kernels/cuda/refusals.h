@@ -30,7 +30,7 @@ inline Refusal refuse_other_numbers(DType dtype) {
   return str("has no arithmetic of ", dtype);
 }
 
-/// What an op is given to do besides, as a step that several nodes became is, shows in its
+/// What else an op is given to do, as a step that several nodes became is, shows in its
 /// attributes or in the number of its operands and results.
 inline Refusal refuse_more(const KernelCall& call, size_t operands, size_t results,
                            const std::vector<const char*>& attrs) {

@@ -121,11 +121,11 @@ void grad(const Node& node, const KernelArgs& args) {
   const Doubles dy = gradient_behind_relu(node, args, inv, 4, 6);
   const size_t channels = mean.size();
   const int64_t count = node.attrs.i("count");
-  const double share = count > 0 ? 1 / static_cast<double>(count) : 0;
+  const double inverse_count = count > 0 ? 1 / static_cast<double>(count) : 0;
   Doubles dx(x.size());
   each(node, args.in[1].type.shape, [&](size_t c, size_t i) {
     const double h = (x[i] - mean[c]) * inv[c];
-    dx[i] = scale[c] * inv[c] * (dy[i] - share * (sums[c] + h * sums[channels + c]));
+    dx[i] = scale[c] * inv[c] * (dy[i] - inverse_count * (sums[c] + h * sums[channels + c]));
   });
   const auto middle = sums.begin() + static_cast<std::ptrdiff_t>(channels);
   store(dx, args.out[0]);

@@ -22,7 +22,7 @@ double held(double next, double old, DType type) {
 }
 
 /// Calls update(p, param, grad, moments) of each, which changes its parameter and moments, and
-/// stores them and what is wanted beside them.
+/// stores them and what is wanted besides them.
 template <class F>
 void for_each_parameter(const PackedUpdate& packed, const KernelArgs& args, const F& update) {
   const UpdateForm& form = packed.update;

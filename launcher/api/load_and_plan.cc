@@ -1,5 +1,5 @@
 // A model and its plan together: what one is depends on the other where micro-batches are counted
-// by a search.
+// by trying several.
 #include <algorithm>
 #include <sstream>
 
@@ -35,17 +35,17 @@ std::string tried_text(const std::vector<Trial>& trials, int64_t samples, size_t
   return wrapped(std::string(6, ' '), text);
 }
 
-/// Every number of micro-batches that the search wants to see.
+/// Every number of micro-batches that the choice wants to see.
 ModelAndPlan plan_batch_sizes(World& world, const std::string& path, ModelOptions options,
                               const PlanRequest& request,
                               const std::function<void(const Model&)>& on_model) {
   const int64_t samples = *options.global_batch;
   const std::vector<int64_t> candidates = candidate_micro_batches(samples);
-  MicroBatchSearch search(candidates.size());
+  MicroBatchChoice choice(candidates.size());
   std::vector<Trial> trials;
   std::optional<ModelAndPlan> best;
   std::optional<Failure> refusal;  // of the last that did not fit: what that needs
-  while (const std::optional<size_t> next = search.next()) {
+  while (const std::optional<size_t> next = choice.next()) {
     Trial trial{candidates[*next]};
     options.accumulate = static_cast<int>(trial.micro_batches);
     options.batch = samples / trial.micro_batches;
@@ -56,11 +56,11 @@ ModelAndPlan plan_batch_sizes(World& world, const std::string& path, ModelOption
       const std::vector<int64_t> bytes = plan.predicted_bytes();
       trial = {trial.micro_batches, true, plan.predicted_seconds(),
                *std::max_element(bytes.begin(), bytes.end())};
-      search.tell(*next, trial.seconds);
-      if (search.best() == next) best.emplace(ModelAndPlan{std::move(model), std::move(plan), ""});
+      choice.tell(*next, trial.seconds);
+      if (choice.best() == next) best.emplace(ModelAndPlan{std::move(model), std::move(plan), ""});
     } catch (const Failure& failure) {  // the same on every rank
       if (failure.kind() != Failure::Kind::memory) throw;
-      search.tell(*next, std::nullopt);
+      choice.tell(*next, std::nullopt);
       refusal = failure;
     }
     trials.push_back(trial);
@@ -89,9 +89,9 @@ ModelOptions with_turns(const ModelOptions& given, const std::vector<std::string
   });
 }
 
-/// Turns `auto` into what is known without a search: the plan file has it, or the model takes no
-/// other batch, or --batch says how many samples a micro-batch has. Returns false where only a
-/// search can tell.
+/// Turns `auto` into what is known without trying several: the plan file has it, or the model takes
+/// no other batch, or --batch says how many samples a micro-batch has. Returns false where only a
+/// trial can tell.
 bool settle(World& world, const std::string& path, const PlanRequest& request,
             ModelOptions& options) {
   if (options.accumulate != kAutoMicroBatches || !options.global_batch || options.batch)

@@ -1,4 +1,4 @@
-// What a call says of micro-batches, and the search for the best number of them.
+// What a call says of micro-batches, and the choice of the best number of them.
 #include "micro_batches.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ std::optional<int64_t> asked_batch(const ModelOptions& o) {
              *o.accumulate, ", wanted 1 or more, or auto");
   if (!o.global_batch) {
     SR_REQUIRE(!is_auto, invalid_input,
-               "--accumulate auto: shares out the samples of a step among micro-batches; say how "
+               "--accumulate auto: divides the samples of a step among micro-batches; say how "
                "many these are, as --global-batch 64");
     return o.batch;
   }
@@ -118,7 +118,7 @@ std::vector<int64_t> candidate_micro_batches(int64_t samples) {
   return out;
 }
 
-std::optional<size_t> MicroBatchSearch::next() const {
+std::optional<size_t> MicroBatchChoice::next() const {
   if (below_ < fits_from_) return below_ == 0 ? 0 : (below_ + fits_from_) / 2;
   std::optional<double> best;
   int since = 0;
@@ -131,7 +131,7 @@ std::optional<size_t> MicroBatchSearch::next() const {
   return std::nullopt;
 }
 
-void MicroBatchSearch::tell(size_t candidate, std::optional<double> seconds) {
+void MicroBatchChoice::tell(size_t candidate, std::optional<double> seconds) {
   tried_[candidate] = true;
   seconds_[candidate] = seconds;
   if (below_ < fits_from_) (seconds ? fits_from_ : below_) = seconds ? candidate : candidate + 1;

@@ -1,4 +1,4 @@
-// MicroBatchSearch: the number of micro-batches into which a step's samples are divided.
+// MicroBatchChoice: the number of micro-batches into which a step's samples are divided.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ std::vector<int64_t> candidate_micro_batches(int64_t samples);
 /// memory is just enough a plan pays for that; so from there on up, until two in a row are no
 /// faster than the best.
 ///
-///     MicroBatchSearch search(candidates.size());
-///     while (const std::optional<size_t> next = search.next())
-///       search.tell(*next, seconds_of(candidates[*next]));
-///     search.best();
-class MicroBatchSearch {
+///     MicroBatchChoice choice(candidates.size());
+///     while (const std::optional<size_t> next = choice.next())
+///       choice.tell(*next, seconds_of(candidates[*next]));
+///     choice.best();
+class MicroBatchChoice {
  public:
-  explicit MicroBatchSearch(size_t candidates)
+  explicit MicroBatchChoice(size_t candidates)
       : seconds_(candidates), tried_(candidates), fits_from_(candidates) {}
   /// The candidate to plan now; nullopt: that was all.
   std::optional<size_t> next() const;

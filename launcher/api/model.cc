@@ -394,7 +394,7 @@ std::unique_ptr<Model::Impl> build_untrained(const std::string& path, const Onnx
       if (dim.axis == 0 && request.options.batch)
         request.options.dims.try_emplace(dim.name, *request.options.batch);
     }
-    request.constants = constants_beside_tokens(path, request.options);
+    request.constants = constant_inputs(path, request.options);
     request.reshape = token_step;
   }
   std::unique_ptr<Model::Impl> impl = build_forward(request, first);

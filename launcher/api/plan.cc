@@ -284,7 +284,7 @@ void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) 
 
 std::string describe_copies(const TrainingPlan::Impl& plan) {
   if (plan.copy_bytes.empty())
-    return "checkpoints: training waits while they are written; ranks have no room for a copy of "
+    return "checkpoints: training waits while they are written; ranks have no memory for a copy of "
            "what they save";
   const int64_t most = *std::max_element(plan.copy_bytes.begin(), plan.copy_bytes.end());
   return str("checkpoints: written while training goes on, from a copy of up to ", mib(most),

@@ -16,9 +16,9 @@ bool fits(PlanPrograms& programs, int64_t limit) {
   return programs.ample(limit) || programs.fullest(limit).arena_bytes <= limit;
 }
 
-/// Is there anything to keep, and room for it in the fullest rank? Plans are the same with it, and
-/// no step is slower, so it takes what memory they leave.
-bool room_for_casts(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
+/// Is there anything to keep, and memory for it in the fullest rank? Plans are the same with it,
+/// and no step is slower, so it takes what memory they leave.
+bool casts_fit(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
   Plan keeping = plan.train;
   keeping.keep_casts = true;
   if (measures.train.of(plan.train)->setup_keeping(keeping).empty()) return false;
@@ -60,7 +60,7 @@ void check_bytes(const Plan& plan, const Program& program, int64_t persistent, i
   SR_REQUIRE(plan.bytes > 0 && plan.bytes >= persistent && plan.bytes <= most, invalid_input,
              "plan: field 'bytes' is ", plan.bytes, ", wanted what weights and state take, ",
              persistent, ", or more, up to ",
-             most == limit ? "the request's limit, " : "all buffers beside each other, ", most,
+             most == limit ? "the request's limit, " : "all buffers without overlap, ", most,
              "; on this machine it is ", program.arena_bytes);
 }
 
@@ -117,8 +117,7 @@ void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan) {
 void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,
                     Measures& measures, TrainingPlan::Impl& plan) {
   const bool from_file = !request.plan_file.empty();
-  if (!from_file || plan.train.keep_casts)
-    plan.train.keep_casts = room_for_casts(measures, plan, limit);
+  if (!from_file || plan.train.keep_casts) plan.train.keep_casts = casts_fit(measures, plan, limit);
   if (!from_file || plan.train.keep_packed) {
     plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
     keep_packed_if_capacity(measures, plan, limit);

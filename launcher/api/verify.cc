@@ -1,4 +1,5 @@
-// Verification: one step of a plan, and a validation, on the World's ranks beside one rank.
+// Verification: one step of a plan, and a validation, on the World's ranks compared with one
+// rank's.
 #include <nlohmann/json.hpp>
 #include <sstream>
 

@@ -50,10 +50,9 @@ void add_calibrate_options(CLI::App& app, Arguments& args, Calibrate& calibrate)
       "Another cluster file than the one that plans read by themselves; --rows: where the "
       "constants go, if anywhere");
   add_device_option(app, args);
-  app.add_option(
-      "--threads", args.threads,
-      "Measure ranks with so many threads each, beside what is known of others (default: the cores "
-      "shared out over 1, 2, 4 ... ranks)");
+  app.add_option("--threads", args.threads,
+                 "Measure ranks with so many threads each, in addition to what is known of others "
+                 "(default: the cores divided among 1, 2, 4 ... ranks)");
   app.add_option("--seconds", request.seconds,
                  "How long it may take, about; a quarter longer where something else slows the "
                  "machine down")

@@ -69,9 +69,9 @@ void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
   app.add_option("--html", explain.page,
                  "Write the plan as one HTML page to this file, with what --diff says, and print "
                  "nothing");
-  app.add_option("--report", explain.report,
-                 "--html: the file of a run's --report, whose times are shown beside the predicted "
-                 "ones");
+  app.add_option(
+      "--report", explain.report,
+      "--html: the file of a run's --report, whose times are shown next to the predicted ones");
   app.add_flag(
       "--colours", explain.colours,
       "Dims that are cut together, in groups that look alike, and where nodes can cut them "

@@ -9,7 +9,7 @@
 namespace shardrun::cli {
 namespace {
 
-/// What `shardrun plan` writes beside the plan.
+/// What `shardrun plan` writes besides the plan.
 struct PlanFiles {
   std::string passes, stop_after;  // programs, pass by pass
   std::string annotated;           // the model, with the plan in it

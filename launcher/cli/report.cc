@@ -109,8 +109,8 @@ void Progress::eval(const EvalReport& r) {
   if (quiet_) return;
   if (screen_) screen_->eval(r);
   const int64_t apart = std::max<int64_t>(1, steps_ / 20);
-  if (told_ > 0 && r.step - told_ < apart && r.step != steps_) return;
-  told_ = r.step;
+  if (printed_ > 0 && r.step - printed_ < apart && r.step != steps_) return;
+  printed_ = r.step;
   print([&] {
     std::printf("step %lld  validation loss %.4f%s\n", static_cast<long long>(r.step), r.val_loss,
                 accuracy_text(r.val_accuracy).c_str());

@@ -38,10 +38,10 @@ class Progress {
   int64_t steps_;
   bool quiet_;
   std::optional<ScreenPainter> screen_;
-  int64_t told_ = 0;   // the last validation's step that was printed
-  int64_t saved_ = 0;  // the last checkpoint's
-  EvalReport best_;    // step 0: none
-  StepReport total_;   // sums of step_ms, and of samples and tokens (not a second)
+  int64_t printed_ = 0;  // the last validation's step that was printed
+  int64_t saved_ = 0;    // the last checkpoint's
+  EvalReport best_;      // step 0: none
+  StepReport total_;     // sums of step_ms, and of samples and tokens (not a second)
 };
 
 /// `status`, or 1 where what was printed got lost, on a full disk say.

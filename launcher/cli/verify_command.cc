@@ -1,4 +1,4 @@
-// shardrun verify: runs a step of a plan beside one rank's and compares every value.
+// shardrun verify: runs a step of a plan, and the same on one rank, and compares every value.
 #include <cstdio>
 
 #include "command.h"

@@ -36,7 +36,7 @@ enum OptionUse : unsigned {
   kSame = 4,          // every rank must have the same value
   kSamePresence = 8,  // every rank must have one, or none: where a file lies is each machine's own
   kMayLack = 16,      // an older plan file has none
-  kPlanned = 32,      // a plan has its own, so the flag is refused beside --plan
+  kPlanned = 32,      // a plan has its own, so the flag is refused with --plan
 };
 
 /// The flags that a model's recipe may give, in the order in which errors list them.
@@ -331,9 +331,10 @@ inline constexpr auto kPlanRequest = std::make_tuple(
     field(&PlanRequest::memory_bytes,
           {.flag = "--memory",
            .name = "memory_bytes",
-           .help = "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices "
-                   "have); where it runs no more than its share of the machine or GPU, and on CPUs "
-                   "of all that its process takes",
+           .help =
+               "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices "
+               "have); where it runs no more than its fraction of the machine or GPU, and on CPUs "
+               "of all that its process takes",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame,
            .text = FlagText::bytes}),
@@ -464,7 +465,7 @@ inline constexpr auto kTrainOptions = std::make_tuple(
                                         .recipe = RecipePart::run}),
     field(&TrainOptions::validation, {.flag = "--validation",
                                       .name = "validation",
-                                      .help = "Share of the data kept for validation",
+                                      .help = "Fraction of the data kept for validation",
                                       .group = OptionGroup::data,
                                       .use = kOfRun,
                                       .recipe = RecipePart::run,

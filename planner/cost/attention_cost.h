@@ -34,8 +34,8 @@ std::vector<MatmulWork> attention_products(const AttentionWork& work);
 ///               and y is scaled once for each tile of keys
 ///     gradient  6: scale and subtract lse, subtract delta, multiply by p, scale, convert p and ds
 ///
-/// These parts are added up, as if none ran beside another. The gradient that repeats bit for bit
-/// also takes ds through memory in bf16, and makes dq of it in a second kernel (cuDNN's
+/// These parts are added up, as if none ran while another does. The gradient that repeats bit for
+/// bit also takes ds through memory in bf16, and makes dq of it in a second kernel (cuDNN's
 /// frontend, scaled_dot_product_flash_attention.h: use_dp_workspace).
 ///
 ///     H200, 32 x 12 heads of 64, 1024 tokens, causal: 226 million pairs in tiles. Forward 256

@@ -24,7 +24,7 @@ struct GroupSpan {
 /// stay within a node and its first ones go between nodes: on h100:4, four nodes of eight,
 /// data=4,model=8 sends `model` over NVLink and `data` over the network.
 /// How ranks make collectives, and where these stand in a Program.
-///   apart     beside kernels: just before the first reader of their result (a partial sum that
+///   apart     while kernels run: just before the first reader of their result (a partial sum that
 ///             shrinks: just behind what made it)
 ///   together  they wait for each: side by side (runtime/program/collective_order.h), and one call
 ///             for several sums (runtime/program/combine_collectives.h)
@@ -39,7 +39,7 @@ struct Cluster {
   bool oversubscribes = true;
   Collectives collectives = Collectives::together;
   int64_t memory_bytes = 0;  // of one device; 0: not known
-  /// Of a GPU's memory, what a rank's libraries take after it has been opened, beside the arena:
+  /// Of a GPU's memory, what a rank's libraries take after it has been opened, besides the arena:
   /// kernels' code, handles, noted work; and, of several ranks, what they are connected by. Assumed
   /// where `shardrun calibrate` has not measured it.
   int64_t library_bytes = int64_t{1} << 30, communicator_bytes = int64_t{1} << 30;

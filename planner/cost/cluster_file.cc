@@ -22,7 +22,7 @@ Cluster::Rate read_rate(Fields fields) {
   Cluster::Rate rate;
   rate.peak = fields.number("peak");
   rate.reached = fields.number("reached", false, 1);
-  if (rate.reached > 1) fields.wrong("reached", fields.get("reached"), "a share of at most 1");
+  if (rate.reached > 1) fields.wrong("reached", fields.get("reached"), "a fraction of at most 1");
   fields.finish();
   return rate;
 }

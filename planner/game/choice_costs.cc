@@ -122,7 +122,7 @@ void ChoiceCosts::own_costs(int node, std::vector<double>& out) const {
   }
 }
 
-/// A leaf's cheapest choice beside the root's, if it has one.
+/// A leaf's cheapest choice given the root's, if it has one.
 void ChoiceCosts::best_leaf(int leaf, const std::vector<double>& own, const Edges& to_root,
                             size_t at_root, double& least, int& choice) const {
   least = kInfeasible;

@@ -9,7 +9,7 @@
 namespace shardrun {
 
 /// Nodes are given or free. Given ones are chosen from outside; free ones take what is cheapest
-/// beside them, of equal choices the one that holds the fewest bytes. Exact where free nodes form
+/// given these, of equal choices the one that holds the fewest bytes. Exact where free nodes form
 /// stars: a value that no node makes, and the hubs that redistribute it. Costs are those of the
 /// problem's own tables; what did not change is not looked at again, and the sum does not depend on
 /// what was chosen before.

@@ -15,7 +15,7 @@ struct Descended {
 /// How many descents a board is worth: the fewer, the larger its tables are.
 int most_descents(const GameBoard& board);
 
-/// Lets classes choose their strategies anew from each of the `starts`, beside each other
+/// Lets classes choose their strategies anew from each of the `starts`, each given the others'
 /// (TreeDescent). Then, in turns for as long as that gains, from the best one each action cuts what
 /// it can along its axis, whatever is cut there, classes choose anew behind it, and all that this
 /// comes to is joined: each class takes what one of these solutions has, by message passing.

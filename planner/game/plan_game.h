@@ -62,7 +62,7 @@ class PlanGame {
   Price price();
   /// Of a step in which nothing is cut.
   double whole_seconds() const { return whole_seconds_; }
-  /// The choices behind price(): of classes, and of hubs what is cheapest beside them.
+  /// The choices behind price(): of classes, and of hubs what is cheapest given these.
   Solution solution();
   /// How classes are cut along an axis, parts of sums passed on included.
   const ClassWays& ways(int axis) { return passing(at_axis_[static_cast<size_t>(axis)]); }

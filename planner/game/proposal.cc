@@ -91,7 +91,7 @@ class Pool {
       for (size_t a = 0; a < word.size(); ++a) ways_[c][a].insert(word[a]);
     }
   }
-  /// With each way along one axis beside each along another.
+  /// With each way along one axis combined with each along another.
   std::vector<std::vector<int>> strategies() const {
     std::vector<std::vector<int>> out(ways_.size());
     for (size_t c = 0; c < ways_.size(); ++c) {

@@ -8,7 +8,7 @@ namespace shardrun {
 
 /// What is too much at a node may be what is there for a moment in front of it: a value, the copy
 /// that it is brought into, and staging. The claims know of one of the two. Forbids such
-/// reshardings there, and of values of the same type wherever there is no more room beside the
+/// reshardings there, and of values of the same type wherever there are no more bytes besides the
 /// claims. False if there are none that were allowed. `use`: of the arena under the solution's
 /// plan; `limit`: of its bytes a rank.
 bool forbid_reshardings(const PlanContext& problem, const Solution& solution, const ArenaUse& use,

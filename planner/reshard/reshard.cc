@@ -25,11 +25,11 @@ using Kind = Collective::Kind;
 
 constexpr size_t kMaxDetourAxes = 3;
 
-class ReshardSearch {
+class CheapestReshard {
  public:
   /// `bound`: sequences must cost less. `every_axis`: move axes that do not have to.
-  ReshardSearch(const TensorType& type, const Sharding& from, const Sharding& to, const Mesh& mesh,
-                const Cluster& cluster, bool every_axis, double bound)
+  CheapestReshard(const TensorType& type, const Sharding& from, const Sharding& to,
+                  const Mesh& mesh, const Cluster& cluster, bool every_axis, double bound)
       : bound_(bound) {
     const size_t rank = type.shape.size();
     std::vector<bool> moves(static_cast<size_t>(mesh.axis_count()), every_axis);
@@ -262,7 +262,7 @@ std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding
              "resharding ", type, " from ", to_string(from, mesh), " to ", to_string(to, mesh),
              ": dims differ in number");
   constexpr double kNoBound = 1e300;
-  ReshardSearch needed(type, from, to, mesh, cluster, false, kNoBound);
+  CheapestReshard needed(type, from, to, mesh, cluster, false, kNoBound);
   if (!needed.searchable()) return through_replicated(type, from, to, mesh, cluster);
   std::optional<std::vector<ReshardStep>> steps = needed.run();
   SR_REQUIRE(steps.has_value(), internal, "no resharding of ", type, " from ",
@@ -270,7 +270,7 @@ std::vector<ReshardStep> cheapest_reshard(const TensorType& type, const Sharding
   const auto axes = static_cast<size_t>(mesh.axis_count());
   if (axes == needed.moving_axes() || axes > kMaxDetourAxes) return *steps;
   // Strictly cheaper, beyond rounding: otherwise the sequence that leaves other axes alone is kept.
-  ReshardSearch every(type, from, to, mesh, cluster, true, reshard_seconds(*steps) * (1 - 1e-9));
+  CheapestReshard every(type, from, to, mesh, cluster, true, reshard_seconds(*steps) * (1 - 1e-9));
   if (auto detour = every.run()) return *detour;
   return *steps;
 }

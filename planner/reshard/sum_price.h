@@ -13,7 +13,7 @@ struct SumPrice {
   /// Bytes of what one all_reduce call may sum, this value included; 0: it has its own call
   /// (runtime/program/combine_collectives.h).
   double call = 0;
-  /// Of the seconds of its resharding, the fraction that is not hidden beside kernels.
+  /// Of the seconds of its resharding, the fraction that is not hidden behind kernels.
   double exposed = 1;
   friend auto operator<=>(const SumPrice&, const SumPrice&) = default;
 };

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "planner/rules/trial.h"
-#include "planner/rules/window_search.h"
+#include "planner/rules/window_candidates.h"
 
 namespace shardrun {
 namespace {
@@ -37,9 +37,9 @@ bool contains(const std::vector<Placement>& in, const std::vector<Placement>& le
   return true;
 }
 
-class RuleSearch {
+class RuleDiscovery {
  public:
-  RuleSearch(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
+  RuleDiscovery(const Node& node, std::span<const TensorType> in, const Evidence& evidence)
       : trials_(node, in, evidence) {
     results_steer_ = !trials_.empty() && trials_.results_steer_localise();
   }
@@ -48,7 +48,7 @@ class RuleSearch {
     if (!trials_.empty()) {
       cut_operands();
       if (results_steer_) cut_results_only();
-      search_windows(trials_, rule_.options, [&](const Candidate& candidate) {
+      try_windows(trials_, rule_.options, [&](const Candidate& candidate) {
         rule_.by_sizes = true;
         return trials_.fits_node(candidate) && try_candidate(candidate);
       });
@@ -341,7 +341,7 @@ class RuleSearch {
 
 SpmdRule discover(const Node& node, std::span<const TensorType> in, const Evidence& evidence) {
   if (node.op == "reshape") return reshape_rule(in[0].shape, infer_types(node, in)[0].shape);
-  return RuleSearch(node, in, evidence).run();
+  return RuleDiscovery(node, in, evidence).run();
 }
 
 }  // namespace shardrun

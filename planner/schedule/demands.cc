@@ -54,7 +54,7 @@ Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
   for (const Cut& cut : schedule) {
     SR_REQUIRE(
         cut.target != Target::sequence || cut.digits.empty() || !axes_[at(cut.axis)].cuts.inner,
-        invalid_input, "--tactic '", cut.text, "': beside inner on the same axis nothing is ",
+        invalid_input, "--tactic '", cut.text, "': with inner on the same axis nothing is ",
         "left to resolve; leave out what stands behind the axis");
     switch (cut.target) {
       case Target::automatic: break;

@@ -78,7 +78,7 @@ class Propagation {
   std::shared_ptr<const Links> links_;  // copies have it in common
   std::vector<int> way_, dim_;
   std::map<std::pair<NodeId, size_t>, int> read_;  // by node and operand
-  std::set<NodeId> open_;  // nodes beside a value that is known, whose way is not
+  std::set<NodeId> open_;  // nodes at a value that is known, whose way is not
 };
 
 }  // namespace shardrun

@@ -17,7 +17,7 @@ namespace shardrun {
 ///   gradients  state, and gradients as soon as they are made (ZeRO-2)
 ///   weights    gradients, and parameters where they are held (ZeRO-3, fsdp)
 ///   inner      what lies inside a block: heads, the MLP's hidden dim, the vocabulary (Megatron-LM)
-///   sequence   what the batch's values and the stream between blocks have in common besides
+///   sequence   what the batch's values and the stream between blocks also have in common
 ///   colours    all dims of a group of colours that look alike (planner/schedule/colours.h)
 ///   value      one dim of the values whose whole name matches
 ///   node       the nodes whose whole name matches, by one option of their rule, or not at all
@@ -78,7 +78,7 @@ Schedule known_schedule(Baseline baseline, int axis);
 /// than there are baselines.
 std::optional<Schedule> baseline_schedule(const PlannerChoice& planner, const Mesh& mesh);
 /// What there is to try on a mesh: each for all axes, and on two axes each that cuts the batch
-/// beside each that cuts the model, in both orders.
+/// combined with each that cuts the model, in both orders.
 std::vector<PlannerChoice> baselines_of(const Mesh& mesh);
 
 /// What a planner and tactics say together; nullopt: nothing, all is left to the search. A tree

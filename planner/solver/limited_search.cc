@@ -161,7 +161,7 @@ FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& capacity, int
   if (rows_.empty()) return out;
   for (int t : rows_) limit = std::max(limit, capacity[static_cast<size_t>(t)]);
   limit = std::max<int64_t>(limit, 1);
-  FactoredProblem::Node rest{"what the arena holds besides", {0.0}, {}, 0};
+  FactoredProblem::Node rest{"the rest of the arena", {0.0}, {}, 0};
   for (size_t r = 0; r < rows_.size(); ++r) {
     const int64_t bytes = limit - capacity[static_cast<size_t>(rows_[r])];
     const int row = static_cast<int>(r);

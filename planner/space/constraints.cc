@@ -100,19 +100,19 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const PlannerChoi
 void Constraints::allow_empty() {
   std::vector<int> rows;     // axes that cut the batch, or may
   std::vector<int> weights;  // that have to cut weights
-  bool all_told = schedule_.has_value();
+  bool all_given = schedule_.has_value();
   for (int axis = 0; axis < mesh_.axis_count(); ++axis) {
     const AxisCuts cuts = axes_.empty() ? AxisCuts{.free = true} : axes_[at(axis)];
     if (mesh_.axis_size(axis) == 1) continue;
     if (cuts.inner) weights.push_back(axis);
     if (cuts.free || cuts.batch || cuts.dims) rows.push_back(axis);
-    all_told = all_told && !cuts.free;
+    all_given = all_given && !cuts.free;
   }
   for (ValueId id : graph_.with_role(Role::batch)) {
     const Shape& shape = graph_.type(id).shape;
     // 12 samples on 5 ranks are 3, 3, 3, 3 and none, and better than 12 on each. Who is free to cut
     // something else does not leave most ranks without a sample.
-    if (!shape.empty() && (all_told || shape[0] >= mesh_.size()) &&
+    if (!shape.empty() && (all_given || shape[0] >= mesh_.size()) &&
         !leaves_none_empty(shape[0], rows, mesh_))
       leaves_empty_ = true;
   }

@@ -33,8 +33,9 @@ std::optional<NodePlan> composed(const Node& node, std::span<const TensorType> i
                                  const std::vector<const SpmdRule::Option*>& along,
                                  const Mesh& mesh, bool leave_empty);
 
-/// Can every rank do its share of it? Halos agree, parts are of one kind, a user's shape rule takes
-/// what is left of each shape, and (unless `leave_empty`) no rank is left without a part of a dim.
+/// Can every rank run its shard of it? Halos agree, parts are of one kind, a user's shape rule
+/// takes what is left of each shape, and (unless `leave_empty`) no rank is left without a part of a
+/// dim.
 bool can_run(const Node& node, std::span<const TensorType> in, std::span<const TensorType> out,
              const NodePlan& plan, const Mesh& mesh, bool leave_empty);
 

@@ -1,4 +1,4 @@
-// Shapes, boxes (the part of a tensor that a rank holds) and row-major arithmetic on them.
+// Shapes, boxes (a rank's shard of a tensor, say) and row-major arithmetic on them.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ class ThreadGroup {
     } catch (const std::system_error& e) {
       throw Error(
           ErrorKind::device,
-          str("no thread could be started beside ", threads_.size(), " others (",
+          str("no thread could be started in addition to ", threads_.size(), " others (",
               e.code().message(), "); use fewer ranks, or raise 'ulimit -u' or 'ulimit -v'"));
     }
   }

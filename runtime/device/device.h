@@ -74,8 +74,8 @@ class Device {
   /// Without a clock of the device's own it is the host's, which then waits at each mark.
   virtual std::unique_ptr<Marks> marks();
 
-  /// A second order of work on the same memory, which goes on beside this one's; null: there is
-  /// none.
+  /// A second order of work on the same memory, which runs concurrently with this one's; null:
+  /// there is none.
   virtual Device* side() { return nullptr; }
   /// Work that is asked of this device from now on waits for all that `other`, its side or the
   /// device whose side it is, has been asked for so far.

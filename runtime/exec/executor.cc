@@ -320,20 +320,20 @@ void Executor::plan_waits() {
   }
 }
 
-/// Where the arena is not the host's, numbers are made beside it, some at a time: a machine's GPUs
-/// may have more memory than it has itself.
+/// Where the arena is not the host's, numbers are made in the host's memory, some at a time: a
+/// machine's GPUs may have more memory than it has itself.
 void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&)>& which) {
-  constexpr int64_t kMostBeside = int64_t{64} << 20;
+  constexpr int64_t kMostStaged = int64_t{64} << 20;
   const std::vector<int64_t> at = program_.mesh.coordinates(program_.rank);
   std::vector<ValuePiece> pieces;
   std::vector<std::pair<TensorView, Tensor>> shards;
-  int64_t bytes_beside = 0;
+  int64_t staged_bytes = 0;
   const auto fill = [&] {
     read_pieces(pieces, seed);
     for (const auto& [shard, numbers] : shards)
       device_.copy_in(shard.data, numbers.data(), byte_size(shard.type));
     pieces.clear(), shards.clear();
-    bytes_beside = 0;
+    staged_bytes = 0;
   };
   for (const Binding& b : program_.bindings) {
     if (!is_persistent(b.role) || !which(b)) continue;
@@ -355,8 +355,8 @@ void Executor::initialise(uint64_t seed, const std::function<bool(const Binding&
     } else {
       shards.emplace_back(shard, Tensor(shard.type));
       add_pieces(b, shard, static_cast<char*>(shards.back().second.data()), pieces);
-      bytes_beside += byte_size(shard.type);
-      if (bytes_beside >= kMostBeside) fill();
+      staged_bytes += byte_size(shard.type);
+      if (staged_bytes >= kMostStaged) fill();
     }
   }
   fill();
@@ -540,13 +540,13 @@ TensorView Executor::view(BufferId buffer) const {
 void* Executor::to_fill(const Binding& binding) {
   if (device_.is_host()) return data_of(binding);
   const auto bytes = static_cast<size_t>(byte_size(type_of(binding)));
-  if (beside_.size() < bytes) beside_.resize(bytes);
-  return bytes == 0 ? nullptr : beside_.data();
+  if (staging_.size() < bytes) staging_.resize(bytes);
+  return bytes == 0 ? nullptr : staging_.data();
 }
 
 void Executor::filled(const Binding& binding) {
   if (!device_.is_host())
-    device_.copy_in(data_of(binding), beside_.data(), byte_size(type_of(binding)));
+    device_.copy_in(data_of(binding), staging_.data(), byte_size(type_of(binding)));
 }
 
 void Executor::write(std::string_view name, const Tensor& shard) {

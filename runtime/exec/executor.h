@@ -89,7 +89,7 @@ class Executor {
   /// gets them later).
   /// `lists` are tried in order, during construction; their names are seen through
   /// implementation(). Kernels and `world` are those of `device`, which the arena lies on. Where it
-  /// has a side, `world` is of that one: collectives run beside kernels that do not need them.
+  /// has a side, `world` is of that one: collectives overlap with kernels that do not need them.
   Executor(Program program, std::span<const KernelList* const> lists, Communicator& world,
            uint64_t seed, std::shared_ptr<Arena> arena = nullptr, bool initialise = true,
            Device& device = host_device());
@@ -134,8 +134,8 @@ class Executor {
   const Binding* find_metric(std::string_view name) const;
   /// This rank's shard (binding.box) in the arena, which is the device's memory.
   TensorView view(const Binding& binding) const { return view(binding.buffer); }
-  /// Has `write(void* shard)` fill this rank's shard (binding.box): in place, or beside it where
-  /// the arena is not the host's. Not called for an empty shard.
+  /// Has `write(void* shard)` fill this rank's shard (binding.box): in place, or in staging memory
+  /// where the arena is not the host's. Not called for an empty shard.
   template <class Write>
   void fill(const Binding& binding, const Write& write) {
     if (void* shard = to_fill(binding)) {
@@ -197,10 +197,10 @@ class Executor {
   std::map<size_t, Fused> fused_;  // by their first step
   std::set<Phase> recordable_;     // on every rank
   std::map<Phase, std::unique_ptr<RecordedWork>> recorded_;
-  std::vector<int> waits_;    // by step the point of its side that the device waits for before, -1
-  std::vector<int> passes_;   // by step the point that the side passes behind it, -1
-  std::set<Phase> warm_;      // have run once, step by step
-  std::vector<char> beside_;  // what fill hands out where the arena is not the host's
+  std::vector<int> waits_;     // by step the point of its side that the device waits for before, -1
+  std::vector<int> passes_;    // by step the point that the side passes behind it, -1
+  std::set<Phase> warm_;       // have run once, step by step
+  std::vector<char> staging_;  // what fill gives out where the arena is not the host's
   struct Timed {
     size_t step = 0, count = 1;  // from the first of so many
     size_t begin = 0;            // the mark before them; the next one is behind

@@ -81,7 +81,7 @@ RowExchange::RowExchange(const Collective& c, DType dtype, size_t me)
 }
 
 void RowExchange::check(int64_t rows, int64_t most, const char* what) const {
-  SR_REQUIRE(rows <= most, invalid_input, what, " ", rows, " rows, the plan has room for ", most,
+  SR_REQUIRE(rows <= most, invalid_input, what, " ", rows, " rows, the plan allows for ", most,
              ": it was made for other numbers, or for edges in another order; plan with the data "
              "that are trained on");
 }

@@ -26,7 +26,7 @@ class RowExchange {
   int64_t workspace_bytes() const { return bytes_; }
 
   /// Operands and results as Collective says. Throws invalid_input where the numbers name more rows
-  /// than the plan has room for.
+  /// than the plan allows for.
   void run(std::span<const TensorView> in, std::span<const TensorView> out, void* workspace,
            Communicator& group) const;
 

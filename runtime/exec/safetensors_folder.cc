@@ -44,15 +44,15 @@ std::map<std::string, FoundTensor> of_index(const std::string& path) {
     const auto file = value.get<std::string>();
     SR_REQUIRE(!file.empty() && file == fs::path(file).filename().string() && file != "..",
                invalid_input, path, ": weight_map '", name, "' is '", file,
-               "', wanted a file beside the index");
-    const std::string beside = (fs::path(path).parent_path() / file).string();
-    auto header = headers.find(beside);
+               "', wanted a file next to the index");
+    const std::string file_path = (fs::path(path).parent_path() / file).string();
+    auto header = headers.find(file_path);
     if (header == headers.end())
-      header = headers.emplace(beside, read_safetensors_header(beside)).first;
+      header = headers.emplace(file_path, read_safetensors_header(file_path)).first;
     const SafetensorsEntry* entry = header->second.find(name);
     SR_REQUIRE(entry != nullptr, invalid_input, path, ": weight_map has tensor '", name, "' in ",
                file, ", which does not have it");
-    out[name] = {beside, *entry};
+    out[name] = {file_path, *entry};
   }
   return out;
 }

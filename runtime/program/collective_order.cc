@@ -170,7 +170,7 @@ class Order {
 
   /// Slots in which a buffer holds something, both inclusive. A result that may take a dying
   /// operand's memory begins behind the step that makes it; so does a collective's that is no
-  /// larger than its operand, or each of those at one place would count beside all others'
+  /// larger than its operand, or each of those at one place would count with all others'
   /// operands.
   PlaceRange alive(size_t b) const {
     size_t first = std::numeric_limits<size_t>::max(), last = 0, maker = 0;

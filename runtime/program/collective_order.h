@@ -32,7 +32,7 @@ std::vector<size_t> collectives_together(const Program& program, const std::vect
                                          const std::vector<int>& sums,
                                          const std::vector<int64_t>& bytes);
 
-/// The order in which collectives that run beside kernels are asked for early: in front of up to
+/// The order in which collectives that overlap with kernels are asked for early: in front of up to
 /// two kernels that wait for collectives asked for before, where the operands are made by then, if
 /// no more memory is needed at any time than at the fullest time before. The rest as above.
 ///

@@ -7,7 +7,7 @@
 
 namespace shardrun {
 
-std::vector<int> ends_beside_kernels(const Program& program, const std::vector<BufferId>& holders) {
+std::vector<int> overlapped_ends(const Program& program, const std::vector<BufferId>& holders) {
   const auto range = [&](BufferId b) { return range_at(holders[static_cast<size_t>(b)], 1); };
   const size_t count = program.steps.size();
   std::vector<int> ends(count);
@@ -25,8 +25,8 @@ std::vector<int> ends_beside_kernels(const Program& program, const std::vector<B
     size_t running = 0;  // of the phase the first step that may not have ended
     const auto ended = [&](size_t last, size_t before) {
       for (; running <= last; ++running) {
-        const bool beside = memory[running].stream != 0;
-        ends[first + running] = static_cast<int>(first + (beside ? before : running));
+        const bool overlaps = memory[running].stream != 0;
+        ends[first + running] = static_cast<int>(first + (overlaps ? before : running));
       }
     };
     for (size_t s = 0; s < memory.size(); ++s) {

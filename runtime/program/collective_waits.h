@@ -1,4 +1,4 @@
-// How long collectives beside kernels may run before a kernel waits for them.
+// How long collectives that overlap with kernels may run before a kernel waits for them.
 #pragma once
 
 #include <vector>
@@ -14,6 +14,6 @@ namespace shardrun {
 ///
 ///   a = all_reduce(da), db = matmul(…), b = all_reduce(db), dc = matmul(…), update(a), update(b)
 ///   a ends with the matmul that makes dc, b with the update of a
-std::vector<int> ends_beside_kernels(const Program& program, const std::vector<BufferId>& holders);
+std::vector<int> overlapped_ends(const Program& program, const std::vector<BufferId>& holders);
 
 }  // namespace shardrun

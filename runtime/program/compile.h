@@ -50,7 +50,7 @@ enum class Steps { fused, all };
 
 struct CompileOptions {
   Steps steps = Steps::fused;
-  /// Lay persistent buffers out as that Program did: evaluation beside its training step.
+  /// Lay persistent buffers out as that Program did: for the evaluation of a training step.
   const Program* persistent_like = nullptr;
   std::string stop_after = {};  // the last pass that runs; "": all of them
   std::function<void(const PassReport&)> after = nullptr;  // called behind each

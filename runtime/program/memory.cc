@@ -170,7 +170,7 @@ class SlotMap {
       std::vector<Slot> apart = slots_for_chains();
       if (place_slots(apart, steps, 0, bytes) <= bytes) slots_ = std::move(apart);
     }
-    if (collectives == Collectives::apart) hold_beside(bytes);
+    if (collectives == Collectives::apart) hold_for_overlap(bytes);
     program.arena_bytes = program.persistent_bytes + bytes;
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
@@ -209,10 +209,11 @@ class SlotMap {
     return slots;
   }
 
-  /// What a collective beside kernels uses is given to no kernel before one waits for it anyway, as
-  /// far as that takes no more than `bytes`: of several windows the longest that does not.
-  void hold_beside(int64_t bytes) {
-    const std::vector<int> ends = ends_beside_kernels(program_, holders_);
+  /// What a collective that overlaps with kernels uses is given to no kernel before one waits for
+  /// it anyway, as far as that takes no more than `bytes`: of several windows the longest that does
+  /// not.
+  void hold_for_overlap(int64_t bytes) {
+    const std::vector<int> ends = overlapped_ends(program_, holders_);
     std::vector<int> wanted;  // last steps, by slot
     for (const Slot& slot : slots_) wanted.push_back(slot.last);
     const auto want = [&](int slot, int s, int end) {

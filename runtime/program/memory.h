@@ -21,7 +21,7 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// (runtime/program/fusion/chains.h).
 /// Collectives::apart: what a collective uses is given to kernels that would have to wait for it as
 /// late as that takes no more bytes (runtime/program/collective_waits.h).
-/// `persistent_like`: lay persistent buffers out as that Program did (an eval Program beside its
+/// `persistent_like`: lay persistent buffers out as that Program did (an eval Program by its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,
                   Collectives collectives = Collectives::together);

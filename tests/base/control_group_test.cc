@@ -28,7 +28,7 @@ class ControlGroup : public testing::Test {
         "30 23 0:26 " +
             root + " /sys/fs/cgroup rw,nosuid shared:4 master:2 - cgroup2 cgroup2 rw,nsdelegate");
   }
-  /// v1's controllers beside an empty v2, as systemd's hybrid mode has them.
+  /// v1's controllers with an empty v2, as systemd's hybrid mode has them.
   void v1(const std::string& group, const std::string& root = "/") const {
     put("proc/self/cgroup",
         "5:cpu,cpuacct:" + group + "\n4:memory:" + group + "\n3:cpuset:/x\n0::/");

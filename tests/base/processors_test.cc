@@ -1,4 +1,4 @@
-// The processors of a machine that has more than a cpu_set_t has room for, made up here.
+// The processors of a machine that has more than fit into a cpu_set_t, made up here.
 #include "base/process/processors.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which steps wait for which, beside streams of collectives.
+// Which steps wait for which, where collectives have streams of their own.
 #include "base/streams/stream_waits.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using Waits = std::vector<std::vector<int>>;
 
 StepMemory::Range at(int begin, int end) { return range_at(begin, end - begin); }
 
-TEST(StreamWaits, ForWhatIsStillRunBeside) {
+TEST(StreamWaits, ForWhatStillRunsOnAnotherStream) {
   const std::vector<StepMemory> steps = {
       {{at(0, 8)}, {at(8, 16)}, 1},     // a collective
       {{at(16, 24)}, {at(24, 32)}},     // has nothing to do with it
@@ -51,7 +51,7 @@ TEST(StreamWaits, CollectivesOfOtherStreams) {
   EXPECT_EQ(stream_waits(steps), (Waits{{}, {0}, {0, 1}, {}, {2}, {4}}));
 }
 
-/// Beside a plain search over all pairs of steps.
+/// Against a plain search over all pairs of steps.
 TEST(StreamWaits, RandomStepsHaveNoConflictThatNothingWaitsFor) {
   std::mt19937 random(3);
   const auto below = [&](int most) {

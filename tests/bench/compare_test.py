@@ -42,7 +42,7 @@ import json, os, pathlib, sys, time
 if "-c" in sys.argv:
     sys.exit(print("9.9"))
 here = pathlib.Path(__file__).parent
-if (here / "no room").exists():
+if (here / "out of memory").exists():
     sys.exit("torch.OutOfMemoryError: CUDA out of memory")
 ours = int((here / "ours").read_text())
 (here / "together").write_text(str(os.path.exists(f"/proc/{{ours}}/exe")))
@@ -93,7 +93,7 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_on_a_gpu_ours_stays_where_pytorch_fails(self):
-        (self.here / "no room").touch()
+        (self.here / "out of memory").touch()
         done, (result,) = self.compare("--device", "cuda", "--modes", "compiled", "gpt-124m")
         self.assertIn("OutOfMemoryError", result["failed"])
         self.assertEqual(result["rate"], 32 * 1024 / result["ours"])

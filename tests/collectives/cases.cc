@@ -170,7 +170,7 @@ void check_all_reduce_each(Communicator& c, DType dtype, const std::vector<int64
   }
 }
 
-/// Small as a whole, small each, large, some of them empty, more than a slot has room for.
+/// Small as a whole, small each, large, some of them empty, more than a slot holds.
 void all_reduce_each(Communicator& c) {
   const std::vector<std::vector<int64_t>> patterns = {{},
                                                       {5},

@@ -14,14 +14,17 @@ namespace shardrun::test {
 /// whatever holds for a Communicator can be asked of its ways through shared memory too.
 class InSharedMemory : public ForwardingCommunicator {
  public:
-  /// `room`: bytes of a call's buffers, at most. `device`: whose memory that is.
-  InSharedMemory(Communicator& over, int64_t room, Device& device = host_device())
-      : ForwardingCommunicator(over), room_(room), device_(device), memory_(over.allocate(room)) {}
-  InSharedMemory(std::unique_ptr<Communicator> over, int64_t room, Device& device)
-      : ForwardingCommunicator(std::move(over)),
-        room_(room),
+  /// `capacity`: bytes of a call's buffers, at most. `device`: whose memory that is.
+  InSharedMemory(Communicator& over, int64_t capacity, Device& device = host_device())
+      : ForwardingCommunicator(over),
+        capacity_(capacity),
         device_(device),
-        memory_(over_.allocate(room)) {}
+        memory_(over.allocate(capacity)) {}
+  InSharedMemory(std::unique_ptr<Communicator> over, int64_t capacity, Device& device)
+      : ForwardingCommunicator(std::move(over)),
+        capacity_(capacity),
+        device_(device),
+        memory_(over_.allocate(capacity)) {}
 
   void all_gather(const void* send, void* recv, std::span<const int64_t> counts,
                   DType dtype) override {
@@ -102,7 +105,7 @@ class InSharedMemory : public ForwardingCommunicator {
   }
   void begin() { used_ = 0; }
   char* take(int64_t bytes) {
-    SR_REQUIRE(used_ + bytes <= room_, internal, "a test's buffers have more than ", room_,
+    SR_REQUIRE(used_ + bytes <= capacity_, internal, "a test's buffers have more than ", capacity_,
                " bytes");
     char* at = memory_.data.get() + used_;
     used_ += (bytes + 63) / 64 * 64;
@@ -117,7 +120,7 @@ class InSharedMemory : public ForwardingCommunicator {
   /// Staging is the caller's, where the device can reach that.
   void* there(void* staging, int64_t bytes) { return device_.is_host() ? staging : take(bytes); }
 
-  int64_t room_;
+  int64_t capacity_;
   Device& device_;
   Memory memory_;
   int64_t used_ = 0;

@@ -22,7 +22,7 @@ class HostAccess : public PointerAccess {
   int reductions = 0;
 };
 
-/// A call waits for a GPU twice: what it allocates on the host beside that does not count.
+/// A call waits for a GPU twice: what it allocates on the host besides does not count.
 std::vector<Case> cases() {
   std::vector<Case> all = communicator_cases();
   std::erase_if(all, [](const Case& c) { return c.name == "calls_allocate_nothing"; });

@@ -1,4 +1,4 @@
-// Attention that a GPU's kernels are held to the reference with, beside that of the registry.
+// Attention that a GPU's kernels are held to the reference with, besides that of the registry.
 #pragma once
 
 #include "tests/support/kernel_cases.h"

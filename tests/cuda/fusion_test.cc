@@ -48,7 +48,7 @@ std::map<std::string, int> endings(const Program& program) {
 using Endings = std::map<std::string, int>;
 
 /// Each bias's gradient comes with its weight's.
-TEST(CudaFusion, SumsGradientsBesideTheirProducts) {
+TEST(CudaFusion, SumsGradientsWithTheirProducts) {
   for (const bool bf16 : {false, true}) {
     const Program program = program_of(small_gpt(0, bf16));  // prepared and placed without a GPU
     int sums = 0, apart = 0;

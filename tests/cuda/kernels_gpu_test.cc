@@ -118,13 +118,13 @@ void check(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c, std:
   const std::vector<Tensor> again = run_on_gpu(device, kernel, c, in, 0);
   // As far from 16 bytes as an element allows: a view of other memory. cuDNN wants 16, and an
   // arena gives more.
-  const std::vector<Tensor> beside =
+  const std::vector<Tensor> unaligned =
       run_on_gpu(device, kernel, c, in, impl.name == "cuda:cudnn" ? 64 : 8);
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE(str("result ", i));
     expect_close(got[i], want[i], tolerance_of(c));
     EXPECT_TRUE(same_bits(got[i], again[i])) << "differs from run to run";
-    expect_close(beside[i], want[i], tolerance_of(c));
+    expect_close(unaligned[i], want[i], tolerance_of(c));
   }
   for (const auto& pair : op_def(c.node.op).in_place) {
     const auto result = static_cast<size_t>(pair.first), operand = static_cast<size_t>(pair.second);
@@ -240,7 +240,7 @@ bool check_cudnns(cuda::CudaDevice& device, const KernelImpl& impl, const Case& 
   return true;
 }
 
-/// The same beside the reference.
+/// The same against the reference.
 bool cudnns_is_the_references(cuda::CudaDevice& device, const KernelImpl& impl, const Case& c,
                               const std::vector<Tensor>& in) {
   std::vector<Tensor> got;

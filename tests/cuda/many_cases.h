@@ -1,4 +1,4 @@
-// Calls over more tensors than a launch's parameters have room for, with pieces and rests of them,
+// Calls over more tensors than fit into a launch's parameters, with pieces and rests of them,
 // empty ones, and both types.
 #pragma once
 

@@ -456,7 +456,7 @@ TEST(MatmulPlan, EvensWhereItMayPay) {
   wide.in = DType::f32;
   for (const LtShape& other : {rounded, even, small, wide, gaps, two})
     EXPECT_FALSE(cuda::evened(other));
-  // Its gradient's kernel has room for the copy.
+  // Its gradient's kernel has memory for the copy.
   Node node;
   node.op = "matmul";
   node.attrs.set("equation", std::string("tk,tn->nk"));
@@ -512,7 +512,7 @@ TEST(Attention, LeavesGroupsThatBeginAnywhereToProducts) {
   EXPECT_NE(reason->find("101 heads"), std::string::npos) << *reason;
 }
 
-TEST(MatmulPlan, SumsAnOperandBesideAWeightsGradient) {
+TEST(MatmulPlan, SumsAnOperandWithAWeightsGradient) {
   std::mt19937_64 rng(10);
   const auto summed = [&](const char* equation, Shape a, Shape b, int64_t operand, DType in,
                           DType out) {

@@ -1,4 +1,4 @@
-// Pools that a GPU's kernels are held to the reference with, beside those of the registry.
+// Pools that a GPU's kernels are held to the reference with, besides those of the registry.
 #pragma once
 
 #include "graph/ops/window.h"

@@ -61,8 +61,8 @@ TEST(ReducePeers, HasTheHostsBitsInUnits) {
             struct alignas(16) Sixteenth {
               char bytes[16];
             };
-            const auto room = static_cast<size_t>((count + off) * element / 16 + 2);
-            std::vector<std::vector<Sixteenth>> held(ranks, std::vector<Sixteenth>(room));
+            const auto sixteenths = static_cast<size_t>((count + off) * element / 16 + 2);
+            std::vector<std::vector<Sixteenth>> held(ranks, std::vector<Sixteenth>(sixteenths));
             std::vector<char*> at;
             for (size_t r = 0; r < ranks; ++r) {
               char* begin = held[r][0].bytes;

@@ -122,7 +122,7 @@ TEST(Units, BoxesAreTheHosts) {
       from_box.push_back(around()), to_box.push_back(around());
       from.push_back(from_box.back().size), to.push_back(to_box.back().size);
     }
-    // Room to begin a few elements later.
+    // Space to begin a few elements later.
     const int64_t off_from = up_to(2) * up_to(9), off_to = up_to(2) * up_to(9);
     const auto some = [&](size_t) { return up_to(90); };
     const Tensor source = numbers(dtype, {element_count(from) + off_from}, some),

@@ -68,11 +68,11 @@ TEST(Exchange, MoreRowsThanPlannedAreRefused) {
       std::vector<char> workspace(static_cast<size_t>(step.workspace_bytes()));
       try {
         step.run(in, out, workspace.data(), &world);
-        ADD_FAILURE() << "rank " << world.rank() << " routes more rows than there is room for";
+        ADD_FAILURE() << "rank " << world.rank() << " routes more rows than the plan allows for";
       } catch (const Error& e) {
         EXPECT_EQ(e.kind(), ErrorKind::invalid_input);
         EXPECT_NE(std::string(e.what()).find(named), std::string::npos) << e.what();
-        EXPECT_NE(std::string(e.what()).find("the plan has room for 0"), std::string::npos);
+        EXPECT_NE(std::string(e.what()).find("the plan allows for 0"), std::string::npos);
       }
     });
   }

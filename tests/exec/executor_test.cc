@@ -85,7 +85,7 @@ struct Casts {
   bool rewrite = false;  // a weight is written after the first step
 };
 
-/// far: on a device whose memory the host cannot touch; beside: where collectives run beside
+/// far: on a device whose memory the host cannot touch; side: where collectives run while
 /// kernels, as late as they may.
 enum class On { host, far, side };
 Outcome run_sharded(const Graph& g, const Plan& plan, const ModelOptions& o, Casts casts = {},
@@ -239,7 +239,7 @@ void run_far(On on) {
 }
 
 TEST(Executor, RunsWhereTheHostCannotReach) { run_far(On::far); }
-TEST(Executor, RunsCollectivesBesideKernels) { run_far(On::side); }
+TEST(Executor, OverlapsCollectivesWithKernels) { run_far(On::side); }
 
 TEST(Executor, EmptyShards) {
   ModelOptions o = options(OptimizerKind::adamw, 1, 0);

@@ -1,4 +1,4 @@
-// Training with neighbouring sums over ranks in one call each, beside the same with one for each.
+// Training with neighbouring sums over ranks in one call each, against the same with one for each.
 #pragma once
 
 #include "collectives/communicator.h"

@@ -125,9 +125,9 @@ TEST_F(SafetensorsFolders, SaysWhatIsWrong) {
            {R"({"weight_map": 1})", ": has no weight_map, which names the file of each tensor"},
            {R"({"weight_map": {"a": 1}})", ": weight_map 'a' is number, wanted the name of a file"},
            {R"({"weight_map": {"a": "../x.safetensors"}})",
-            ": weight_map 'a' is '../x.safetensors', wanted a file beside the index"},
+            ": weight_map 'a' is '../x.safetensors', wanted a file next to the index"},
            {R"({"weight_map": {"a": ".."}})",
-            ": weight_map 'a' is '..', wanted a file beside the index"},
+            ": weight_map 'a' is '..', wanted a file next to the index"},
            {R"({"weight_map": {"b": "x.safetensors"}})",
             ": weight_map has tensor 'b' in x.safetensors, which does not have it"},
            {"{", ": is not JSON, wanted an index of safetensors files"}}) {

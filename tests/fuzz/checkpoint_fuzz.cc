@@ -1,4 +1,4 @@
-// Checkpoints: manifests, which begin with '{', beside the shard of the seeds, and else the shards,
+// Checkpoints: manifests, which begin with '{', with the shard of the seeds, and else the shards,
 // which are safetensors files.
 #include "base/crc32c.h"
 #include "exec/checkpoint/reader.h"

@@ -3,7 +3,7 @@
     pip install torch transformers onnx onnxscript numpy
     python tests/golden/make_experts.py
 
-writes experts_<form>.<exporter>.onnx and experts_<form>.npz beside this file, as make_losses.py does. Every loss but that
+writes experts_<form>.<exporter>.onnx and experts_<form>.npz next to this file, as make_losses.py does. Every loss but that
 of experts_after has a load balancing loss in it.
 
 experts_masked    4 experts, each an MLP of its own that sees every token and is weighted by 0 where it is not chosen

@@ -3,7 +3,7 @@
     pip install torch onnx onnxscript numpy
     python tests/golden/make_golden.py
 
-writes <name>.<exporter>.onnx and <name>.npz beside this file, and with fresh.* and dropout.* exports that would
+writes <name>.<exporter>.onnx and <name>.npz next to this file, and with fresh.* and dropout.* exports that would
 train wrongly as they stand, and random.* ones that draw numbers. The .npz holds the inputs, the first output, the loss, the gradient of every parameter,
 and the parameters after three AdamW steps, all computed in float64 and stored in float32. `make test` reads these
 files and needs no PyTorch.

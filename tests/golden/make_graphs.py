@@ -3,7 +3,7 @@
     pip install torch torch_geometric onnx onnxscript numpy
     python tests/golden/make_graphs.py
 
-Beside make_golden.py, whose recording it shares. GATConv comes with and without self loops and edge features, with one
+It shares make_golden.py's recording. GATConv comes with and without self loops and edge features, with one
 head and eight, which it concatenates or averages. The graph has equal edges, loops, and a node that no edge enters.
 Self loops have no dynamic sizes: torch.export does not know how many edges remain when the loops are taken out.
 """

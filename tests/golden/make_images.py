@@ -3,7 +3,7 @@
     pip install torch torchvision onnx onnxscript numpy
     python tests/golden/make_images.py
 
-Beside make_golden.py, whose recording it shares: gradients and running statistics, too, are those of float64.
+It shares make_golden.py's recording: gradients and running statistics, too, are those of float64.
 """
 import copy
 

@@ -1,8 +1,8 @@
-"""Exports language models that bring their loss beside other outputs, and one whose weights have several names.
+"""Exports language models that bring their loss and other outputs, and one whose weights have several names.
 
     python tests/golden/make_losses.py
 
-writes <name>.<exporter>.onnx and <name>.npz beside this file. The .npz holds the inputs and the losses of six steps of
+writes <name>.<exporter>.onnx and <name>.npz next to this file. The .npz holds the inputs and the losses of six steps of
 SGD on them, computed in float64. It shares make_golden.py's writing of files.
 """
 import numpy as np

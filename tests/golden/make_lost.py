@@ -1,5 +1,5 @@
 """Exports models of which PyTorch's exporters lose something: arguments of a call that the operator has no place for,
-the dropout of an attention. Beside make_golden.py, whose recording it shares.
+the dropout of an attention. It shares make_golden.py's recording.
 
     python tests/golden/make_lost.py
 """

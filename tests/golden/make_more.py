@@ -1,5 +1,5 @@
 """Exports models with what trains wrongly most easily: tables that are no weights, weights that are folded away,
-additive masks that train, class weights, padding. Beside make_golden.py, whose recording it shares.
+additive masks that train, class weights, padding. It shares make_golden.py's recording.
 
     python tests/golden/make_more.py
 """
@@ -98,7 +98,7 @@ class Classes(nn.Module):
 
 
 class Encoder(nn.Module):
-    """BERT: padding, segments, a position table that is sliced, a classifier beside the words' loss."""
+    """BERT: padding, segments, a position table that is sliced, a classifier in addition to the words' loss."""
 
     def __init__(self):
         super().__init__()

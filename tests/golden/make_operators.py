@@ -2,7 +2,7 @@
 
     python tests/golden/make_operators.py [MODEL ...]
 
-writes operators_<model>.<exporter>.onnx and operators_<model>.npz beside this file. The .npz holds the inputs and the
+writes operators_<model>.<exporter>.onnx and operators_<model>.npz next to this file. The .npz holds the inputs and the
 losses of six steps of SGD with momentum 0.9 on them, computed in float64.
 """
 import pathlib

@@ -2,7 +2,7 @@
 
     python tests/golden/make_state.py
 
-writes <name>.<exporter>.onnx and <name>.npz beside this file. The .npz holds x and y, eight samples of which the
+writes <name>.<exporter>.onnx and <name>.npz next to this file. The .npz holds x and y, eight samples of which the
 first four are one batch to train on and the rest one to validate on; the losses of six steps of SGD on one micro-batch
 and on two, the loss of the four others in evaluation mode after each, and all buffers and parameters after the six
 steps of one. Computed in float64. It shares make_golden.py's writing of files.

@@ -83,14 +83,14 @@ TEST(Differentiate, ThePaddingRowOfATableIsReadButNotTrained) {
 
 TEST(Differentiate, GivesNothingWhereTheLossDoesNotDepend) {
   Build b;
-  const ValueId x = b.in("x", {3}), beside = b.in("beside", {3}), scores = b.in("scores", {3, 3});
+  const ValueId x = b.in("x", {3}), unread = b.in("unread", {3}), scores = b.in("scores", {3, 3});
   const ValueId best =
       b.op("argmax", {scores},
            {{"axis", int64_t{1}}, {"keepdims", int64_t{0}}, {"select_last_index", int64_t{0}}});
   const ValueId loss = sum_all(b, b.op("gather", {x, best}, {{"axis", int64_t{0}}}));
-  b.mul(x, beside);
+  b.mul(x, unread);
   const size_t forward = b.g.nodes().size();
-  const std::vector<ValueId> wrt = {x, beside, scores, best};
+  const std::vector<ValueId> wrt = {x, unread, scores, best};
   const std::vector<ValueId> grads = differentiate(b.g, loss, wrt);
   EXPECT_NE(grads[0], kNoValue);
   EXPECT_EQ(grads[1], kNoValue);
@@ -193,7 +193,7 @@ std::vector<double> numbers(const Tensor& tensor) {
   return out;
 }
 
-/// Runs five steps beside `update(param, gradient, element's state [2], step)`, PyTorch's formula
+/// Runs five steps against `update(param, gradient, element's state [2], step)`, PyTorch's formula
 /// for one element.
 using Update = std::function<double(double p, double g, double* state, int step, bool matrix)>;
 

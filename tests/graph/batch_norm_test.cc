@@ -146,7 +146,7 @@ TEST(BatchNorm, EvaluationReadsTheRunningStatistics) {
   EXPECT_TRUE(evaluation.updates.empty());
 }
 
-/// Statistics, scale and bias stay f32 beside a bf16 x.
+/// Statistics, scale and bias stay f32 with a bf16 x.
 TEST(BatchNorm, InBf16KeepsItsStatistics) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {2, 3, 4, 4}}, Role::batch);

@@ -275,7 +275,7 @@ TEST(OpRegistry, AUsersOpRunsAndItsNameIsTakenOnce) {
   EXPECT_EQ(run_reference(node, in)[0].at(1), -6);
 }
 
-TEST(SelectKernel, EveryRefusalIsTold) {
+TEST(SelectKernel, EveryRefusalIsReported) {
   KernelImpl picky;
   picky.op = "add";
   picky.name = "picky";

@@ -56,7 +56,7 @@ std::function<std::string(const std::string&)> one_of(Arrays kind, const std::st
   return [=](const std::string& folder) { return write_arrays(kind, folder, bytes); };
 }
 
-/// The array x of rows(), beside a y that is as it should be.
+/// The array x of rows(), with a y that is as it should be.
 void add_npy(BadFiles& files) {
   const auto add = [&](const std::string& name, const std::string& x,
                        std::vector<std::string> words) {

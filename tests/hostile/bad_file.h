@@ -1,4 +1,4 @@
-// Files that no reader may take, each beside what is said of it.
+// Files that no reader may take, each with what is said of it.
 #pragma once
 
 #include <filesystem>
@@ -58,7 +58,7 @@ class BadFiles {
 void read_plan(const std::string& path);
 /// A checkpoint of two tensors in one file below `folder`. Returns its path.
 std::string write_checkpoint(const std::string& folder);
-/// Writes a file of this kind, beside the good one that goes with it, and opens both and reads a
+/// Writes a file of this kind, next to the good one that goes with it, and opens both and reads a
 /// batch. read_arrays throws an Error.
 enum class Arrays { npy, npz, idx };
 std::string write_arrays(Arrays kind, const std::string& folder, const std::string& bytes);

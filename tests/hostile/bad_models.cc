@@ -33,7 +33,7 @@ std::string changed(const std::function<void(ModelBuilder&)>& change) {
 
 ::onnx::TensorProto& weight(ModelBuilder& b) { return *b.graph().mutable_initializer(0); }
 
-/// Keeps w in a file of 16 bytes beside the model, whose text is `location`.
+/// Keeps w in a file of 16 bytes next to the model, whose text is `location`.
 std::function<std::string(const std::string&)> external(const std::string& location,
                                                         const std::string& offset) {
   return [=](const std::string& folder) {

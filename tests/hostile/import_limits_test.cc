@@ -231,7 +231,7 @@ Write constants(int count, const std::string& op) {
   });
 }
 
-/// `count` initialisers of `type` and this shape in a sparse file beside the model.
+/// `count` initialisers of `type` and this shape in a sparse file next to the model.
 Write external(int count, const std::vector<int64_t>& dims, int type, int64_t bytes) {
   return [=](const TemporaryFolder& folder) {
     ModelBuilder b;

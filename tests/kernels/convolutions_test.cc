@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-// Few positions beside channels: strides, dilation, padding and cropping, one to three dims.
+// Few positions compared with channels: strides, dilation, padding and cropping, one to three dims.
 TEST(CpuKernels, GatheredGradients) {
   std::mt19937_64 rng(kSeed + 8);
   std::set<std::string> exercised;
@@ -246,7 +246,8 @@ TEST(CpuKernels, StridedPointwiseConvolutions) {
   }
 }
 
-// Kernels of 1 with channels last, where these are many beside positions, and where they are not.
+// Kernels of 1 with channels last, where these are many compared with positions, and where they are
+// not.
 TEST(CpuKernels, PointwiseConvolutions) {
   std::mt19937_64 rng(kSeed + 8);
   std::set<std::string> exercised;

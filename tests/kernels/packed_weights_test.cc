@@ -1,4 +1,4 @@
-// Products and convolutions that read weights in the kernel's layout, beside the same that read
+// Products and convolutions that read weights in the kernel's layout, against the same that read
 // them as they lie, and updates that write that layout.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Products and convolutions with post-ops beside the same ops one after another: all ways of
+// Products and convolutions with post-ops against the same ops one after another: all ways of
 // multiplying, both ways of ending, in both types, at even and odd sizes.
 #include <gtest/gtest.h>
 #include <omp.h>

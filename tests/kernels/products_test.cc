@@ -138,7 +138,7 @@ TEST(CpuKernels, ProductsOfARow) {
   }
 }
 
-// Heads that are fewer than threads: their tiles and blocks of keys are shared out instead, and
+// Heads that are fewer than threads: their tiles and blocks of keys are divided instead, and
 // where all keys are seen, second operands are packed before.
 TEST(CpuKernels, AttentionOfFewHeads) {
   std::mt19937_64 rng(kSeed + 4);

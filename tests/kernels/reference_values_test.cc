@@ -171,7 +171,7 @@ TEST(ReferenceIndexing, OnnxExamples) {
 
 /// Lines of several images are made at once, as many as stay in cache: of 10 images of 32 x 32 with
 /// kernels of 3 x 3 seven, and then the other three. Each image alone gives the same.
-TEST(ReferenceConvolution, ImagesDoNotDependOnThoseBesideThem) {
+TEST(ReferenceConvolution, ImagesDoNotDependOnEachOther) {
   const int64_t images = 10, side = 32, channels = 2;
   const auto fill = [](Shape shape) {
     Tensor t({DType::f64, std::move(shape)});

@@ -29,7 +29,7 @@ class DataFolder : public testing::Test {
 };
 
 /// Of 192 files every third is read: a folder of a million takes no longer than one of 64.
-TEST_F(DataFolder, IsToldBySixtyFourOfItsFilesAndTheirNumber) {
+TEST_F(DataFolder, IsIdentifiedBySixtyFourOfItsFilesAndTheirNumber) {
   for (int file = 0; file < 192; ++file) write(file, "abc");
   const std::string all = hash();
   for (int file : {0, 3, 96, 189}) {
@@ -43,7 +43,7 @@ TEST_F(DataFolder, IsToldBySixtyFourOfItsFilesAndTheirNumber) {
   EXPECT_NE(hash(), all);
 }
 
-TEST_F(DataFolder, OfFewFilesIsToldByAll) {
+TEST_F(DataFolder, OfFewFilesIsIdentifiedByAll) {
   for (int file = 0; file < 64; ++file) write(file, "abc");
   const std::string all = hash();
   for (int file = 0; file < 64; ++file) {
@@ -55,7 +55,7 @@ TEST_F(DataFolder, OfFewFilesIsToldByAll) {
 
 /// The first and the last block of a file are among those that are read; most of a long one's are
 /// not.
-TEST_F(DataFolder, ALongFileIsToldBySomeOfItsBlocks) {
+TEST_F(DataFolder, ALongFileIsIdentifiedBySomeOfItsBlocks) {
   std::string text(1 << 20, 'a');  // 256 blocks of 4 KiB
   write(0, text);
   const std::string all = hash();

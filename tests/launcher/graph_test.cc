@@ -285,7 +285,7 @@ TEST_F(Graphs, SortedEdgesExchangeRows) {
   EXPECT_EQ(same.status, 0) << describe(same);
 }
 
-/// Each exchange is one of a node of the plan, whatever stands beside it: with bytes less
+/// Each exchange is one of a node of the plan, whatever stands around it: with bytes less
 /// expensive, rows change ranks only behind the kernels, and what reads their numbers first groups
 /// them.
 TEST_F(Graphs, TracesPredictExchanges) {
@@ -334,7 +334,7 @@ TEST_F(Graphs, GroupsOfRowsOfACopy) {
   EXPECT_NE(at_->read("t.json").find("@[-]/groups"), std::string::npos);
 }
 
-/// Edges in another order name more rows than the plan has room for.
+/// Edges in another order name more rows than the plan allows for.
 TEST_F(Graphs, APlanForOtherEdgesIsRefused) {
   at_->write("ring.npz", ring_npz());
   at_->write("costly.json", kCostlyBytes);
@@ -346,7 +346,7 @@ TEST_F(Graphs, APlanForOtherEdgesIsRefused) {
   EXPECT_EQ(run.status, 2) << describe(run);
   EXPECT_EQ(messages(run), 1) << describe(run);
   for (const char* part : {"--data npz:ring.npz: ", "rank 0: value '",
-                           " rows, the plan has room for ", "in another order"})
+                           " rows, the plan allows for ", "in another order"})
     EXPECT_NE(message(run).find(part), std::string::npos) << describe(run);
 }
 

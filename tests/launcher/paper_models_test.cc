@@ -68,7 +68,7 @@ TEST_F(PaperModels, GraphNetworksLearnAlikeOnAllRanks) {
   }
 }
 
-/// Edges in order meet few nodes of other ranks. So the edges are cut, and the nodes beside them,
+/// Edges in order meet few nodes of other ranks. So the edges are cut, and the nodes at their ends,
 /// and only what both sides of a cut need changes ranks.
 TEST_F(PaperModels, GraphNetworksExchangeRows) {
   at_.write("ring.npz", ring_npz());

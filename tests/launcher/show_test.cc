@@ -132,7 +132,7 @@ TEST_F(Shows, APageHasWhatThePlanSays) {
   for (const Json& alive : data["memory"]["alive"]) EXPECT_LE(alive.get<int64_t>(), arena);
   EXPECT_GE(data["layers"].size(), 2u);
   EXPECT_EQ(page.find("http://www.w3.org/2000/svg"), page.rfind("http"));  // nothing else is named
-  // Another plan, and a run's report beside the predicted times.
+  // Another plan, and a run's report next to the predicted times.
   run("plan gpt.onnx --mesh data=2,model=2 --planner dp+megatron --batch 4 -o q.json");
   run(call(3, "--ranks 4 --plan p.json --report r.json --quiet"));
   run("explain p.json --diff q.json --report r.json --html d.html");

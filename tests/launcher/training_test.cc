@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kTolerance = 1e-4;
 
-/// One way to run the same training. `memory`: the limit of a rank as a share of what one rank
+/// One way to run the same training. `memory`: the limit of a rank as a fraction of what one rank
 /// alone allocates; 0: none.
 struct Way {
   Ranks ranks;
@@ -131,7 +131,7 @@ TEST_F(Training, DropoutAndAccumulationAgree) {
 }
 
 /// As PyTorch's trainers of language models do; those of images and graphs do not.
-TEST_F(Training, AdamwClipsAtOneUnlessToldOtherwise) {
+TEST_F(Training, AdamwClipsAtOneUnlessAskedOtherwise) {
   const std::string job = "even.onnx --data text:text.txt --batch 4 --steps 4 --lr 1e-2";
   const auto losses = [&](const std::string& flags) {
     return train(*at_, threads(1), job + flags).loss_texts;

@@ -363,7 +363,7 @@ TEST_F(UserOps, KernelsThatAreNoFunctionsAreRefused) {
          std::copy(c.in(0).begin(), c.in(0).end(), c.out(0).data() + 1);
          c.out(0)[0] = 1;
        },
-       "writes beside result 0"},
+       "writes outside result 0"},
       {"bad::Greedy",
        [](const auto& c) {
          using T = typename std::decay_t<decltype(c)>::Element;
@@ -412,12 +412,12 @@ TEST_F(UserOps, AShapeRuleThatLiesIsRefused) {
   op.gradient = op.kernel;
   ASSERT_EQ(refused(op), "");
   write_mlp("bad::Small", {}, 8);
-  EXPECT_NE(refusal(options()).find("writes beside result 0"), std::string::npos)
+  EXPECT_NE(refusal(options()).find("writes outside result 0"), std::string::npos)
       << refusal(options());
 }
 
 /// What a shape rule says is behind the node's name; what a kernel says while training too.
-TEST_F(UserOps, WhatUsersCodeThrowsIsToldWithTheNode) {
+TEST_F(UserOps, WhatUsersCodeThrowsIsReportedWithTheNode) {
   write_mlp("acme::Halves", {});
   {
     OnnxBytes m;

@@ -87,19 +87,19 @@ class ByHand {
       const std::string at = str("steps.", step, ".");
       Rows in;
       for (size_t i = 0; i < e.size(); ++i)
-        in.push_back(beside({e[i], v[static_cast<size_t>(from[i])], v[static_cast<size_t>(to[i])],
-                             o_.globals ? u[0] : Row()}));
+        in.push_back(concatenated({e[i], v[static_cast<size_t>(from[i])],
+                                   v[static_cast<size_t>(to[i])], o_.globals ? u[0] : Row()}));
       add(e, mlp(at + "edges.", in));
       const Rows incoming = sums(e, to), outgoing = sums(e, from);
       in.clear();
       for (size_t i = 0; i < v.size(); ++i)
-        in.push_back(o_.globals ? beside({v[i], incoming[i], outgoing[i], u[0]})
-                                : beside({v[i], incoming[i]}));
+        in.push_back(o_.globals ? concatenated({v[i], incoming[i], outgoing[i], u[0]})
+                                : concatenated({v[i], incoming[i]}));
       add(v, mlp(at + "nodes.", in));
-      if (o_.globals) add(u, mlp(at + "globals.", {beside({u[0], mean(e), mean(v)})}));
+      if (o_.globals) add(u, mlp(at + "globals.", {concatenated({u[0], mean(e), mean(v)})}));
     }
     if (o_.globals) {
-      for (Row& row : v) row = beside({row, u[0]});
+      for (Row& row : v) row = concatenated({row, u[0]});
     }
     return layers("decoder.", v);
   }
@@ -111,7 +111,7 @@ class ByHand {
       out.emplace_back(at, at + columns);
     return out;
   }
-  static Row beside(const Rows& parts) {
+  static Row concatenated(const Rows& parts) {
     Row out;
     for (const Row& part : parts) out.insert(out.end(), part.begin(), part.end());
     return out;

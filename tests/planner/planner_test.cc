@@ -155,8 +155,8 @@ TEST(Planner, TheLimitIsAppliedToTheArena) {
 
 /// h comes out of its product cut by columns, as the weights are held, and a softmax over them
 /// wants rows: 1 MB of exchange, where gathering the weights for rows at once takes 4 MB. If there
-/// is no room for h in both Shardings at a time, the weights are gathered.
-TEST(Planner, WhatHasNoRoomToBeReshardedIsMadeAsItIsRead) {
+/// is no memory for h in both Shardings at a time, the weights are gathered.
+TEST(Planner, WhatDoesNotFitReshardedIsMadeAsItIsRead) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {64, 256}}, Role::batch);
   const ValueId w = g.add_persistent("w", {DType::f32, {256, 4096}}, Role::parameter, Source{});

@@ -157,12 +157,12 @@ TEST(ChooseRecomputed, FitsWithLessAndLessAndTheSameBits) {
     EXPECT_TRUE(choose_recomputed(graph, bytes, seconds, peak(graph)).empty());
     double last = 0;
     for (const int percent : {95, 85, 80}) {
-      const int64_t room = peak(graph) * percent / 100;
-      const std::set<std::string> names = choose_recomputed(graph, bytes, seconds, room);
-      EXPECT_EQ(names, choose_recomputed(graph, bytes, seconds, room));
+      const int64_t limit = peak(graph) * percent / 100;
+      const std::set<std::string> names = choose_recomputed(graph, bytes, seconds, limit);
+      EXPECT_EQ(names, choose_recomputed(graph, bytes, seconds, limit));
       const Graph again = with_recomputed(graph, names);
       check_graph(again);
-      EXPECT_LE(peak(again), room) << percent;
+      EXPECT_LE(peak(again), limit) << percent;
       EXPECT_FALSE(names.empty());
       EXPECT_GE(cost(names), last) << percent;
       last = cost(names);

@@ -131,7 +131,7 @@ TEST(CollectiveOrder, AloneItStays) {
 }
 
 /// Gradients of 8 bytes, of which a shard has 4, are all put off until the end if the fullest time
-/// leaves room for that, and summed where they stand if it does not.
+/// leaves memory for that, and summed where they stand if it does not.
 TEST(CollectiveOrder, NoMoreMemoryThanBefore) {
   for (const int64_t full : {8, 100}) {
     Written w;
@@ -214,9 +214,9 @@ TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
       PlanOptions options;
       options.planner = parse_planner(planner);
       const Plan plan = plan_shardings(graph, mesh, host_cluster(), options, rules);
-      Cluster beside = host_cluster();
-      beside.collectives = Collectives::apart;
-      const Partition apart(graph, plan, beside), together(graph, plan, host_cluster());
+      Cluster overlapping = host_cluster();
+      overlapping.collectives = Collectives::apart;
+      const Partition apart(graph, plan, overlapping), together(graph, plan, host_cluster());
       Names first;
       int64_t most = 0, most_apart = 0;
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
@@ -247,7 +247,8 @@ TEST(CollectiveOrder, OfAModelUnderEveryPlanner) {
 }
 
 /// Weights of 8 bytes, of which a shard has 4: gathered up to two products ahead where the fullest
-/// time leaves room, one ahead where it has less, and just before they are read where it has none.
+/// time leaves memory, one ahead where it has less, and just before they are read where it has
+/// none.
 TEST(CollectiveOrder, WeightsAreGatheredAheadAsMemoryAllows) {
   const std::map<int64_t, Names> wanted = {
       {100, {"fullest", "", "a", "b", "c", "x1", "d", "x2", "x3", "x4"}},

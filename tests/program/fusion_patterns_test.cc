@@ -237,7 +237,7 @@ TEST(FusePatterns, KeepsWhatOthersRead) {
 }
 
 /// One of them is as much as a step keeps.
-TEST(FusePatterns, KeepsOneResultBesides) {
+TEST(FusePatterns, KeepsOneMoreResult) {
   FusedProgram f;
   const ValueId x = f.batch("x", {DType::f32, {6, 3}}), w = f.weight("w", {3, 5});
   const ValueId p = f.product(x, w, "p"), r = f.g.add("relu", {p}, {}, "r");
@@ -246,7 +246,7 @@ TEST(FusePatterns, KeepsOneResultBesides) {
   EXPECT_EQ(kinds(f.fused()), "matmul_post tanh");
 }
 
-/// A bias's gradient beside its weight's; nothing else that is a sum of the same.
+/// A bias's gradient along with its weight's; nothing else that is a sum of the same.
 TEST(FusePatterns, SumsAnOperandWhereItIsMultiplied) {
   const auto steps = [](const std::vector<int64_t>& axes, int64_t keepdims, bool early) {
     FusedProgram f;
@@ -337,7 +337,7 @@ TEST(FusePatterns, TakesABiasThatIsShapedLate) {
   };
   EXPECT_EQ(steps({1, 5}, {5}), "neg reshape abs matmul_post");
   EXPECT_EQ(steps({80}, {16, 5}),
-            "neg matmul reshape abs add");  // it would live beside the product
+            "neg matmul reshape abs add");  // it would be alive with the product
 }
 
 TEST(FusePatterns, LeavesPartialProductsToTheirSum) {

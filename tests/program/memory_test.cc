@@ -282,8 +282,8 @@ Program training_like(int layers, uint32_t seed) {
   return b.program;
 }
 
-/// A sum with a workspace beside the product b, which nothing waits for before y is made.
-Program sum_beside_a_product(bool has_fuller_step) {
+/// A sum with a workspace during the product b, which nothing waits for before y is made.
+Program sum_during_a_product(bool has_fuller_step) {
   Builder b;
   BufferId x = b.bind(Role::batch, 16, "x");
   if (has_fuller_step) x = b.step("matmul", {b.step("matmul", {x}, 200)}, 16);
@@ -298,12 +298,12 @@ Program sum_beside_a_product(bool has_fuller_step) {
   return b.program;
 }
 
-TEST(Memory, CollectivesBesideKernelsKeepTheirWorkspace) {
+TEST(Memory, CollectivesThatOverlapKeepTheirWorkspace) {
   const NeedsOf needs = [](const Program&, const Step& step) {
     return StepBytes{step.kind == Step::Kind::collective ? 256 : 0};
   };
   for (const bool has_fuller_step : {true, false}) {
-    Program together = sum_beside_a_product(has_fuller_step), apart = together;
+    Program together = sum_during_a_product(has_fuller_step), apart = together;
     place_memory(together, needs);
     place_memory(apart, needs, nullptr, Collectives::apart);
     check_memory(apart);
@@ -321,13 +321,13 @@ TEST(Memory, CollectivesBesideKernelsKeepTheirWorkspace) {
 }
 
 TEST(Memory, CollectivesEndWhereKernelsWaitForThem) {
-  Program program = sum_beside_a_product(false);
+  Program program = sum_during_a_product(false);
   std::vector<BufferId> holders = memory_holders(program);
-  EXPECT_EQ(ends_beside_kernels(program, holders), (std::vector<int>{0, 3, 2, 3, 4}));
+  EXPECT_EQ(overlapped_ends(program, holders), (std::vector<int>{0, 3, 2, 3, 4}));
   program.steps.back().in = {0};  // nobody reads the sum: the end of the phase waits
-  EXPECT_EQ(ends_beside_kernels(program, holders), (std::vector<int>{0, 4, 2, 3, 4}));
+  EXPECT_EQ(overlapped_ends(program, holders), (std::vector<int>{0, 4, 2, 3, 4}));
   program.steps[2].out = {1};  // writes what the sum reads
-  EXPECT_EQ(ends_beside_kernels(program, holders), (std::vector<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(overlapped_ends(program, holders), (std::vector<int>{0, 1, 2, 3, 4}));
 }
 
 TEST(Memory, PlacesThousandsOfBuffersClosely) {

@@ -135,8 +135,8 @@ inline std::vector<Tensor> run_impl(const KernelImpl& impl, const Case& c,
     const auto bytes = static_cast<size_t>(byte_size(t.type()));
     auto& memory = around.emplace_back(bytes + 3 * kMargin, 0xff);
     void* at = memory.data() + kMargin;
-    size_t room = bytes + 2 * kMargin;
-    std::align(64, bytes, at, room);
+    size_t space = bytes + 2 * kMargin;
+    std::align(64, bytes, at, space);
     if (bytes > 0) std::memcpy(at, t.data(), bytes);
     in_views.push_back({at, t.type()});
   }

@@ -1,4 +1,4 @@
-// The call of PyTorch's that an ONNX node was made from, as the newer exporter notes it beside the
+// The call of PyTorch's that an ONNX node was made from, as the newer exporter notes it with the
 // node: arguments that have no place in the operator, such as a loss's label_smoothing, are there.
 #pragma once
 

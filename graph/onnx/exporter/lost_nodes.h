@@ -1,5 +1,5 @@
 // Nodes that the optimiser of PyTorch's newer exporter takes out, though the calls that it notes
-// beside other nodes show that they were there.
+// with other nodes show that they were there.
 #pragma once
 
 #include "graph/onnx/flatten.h"

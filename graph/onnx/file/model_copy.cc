@@ -80,7 +80,7 @@ struct ModelCopy::Parts {
   explicit Parts(const std::string& file)
       : path(file), folder(fs::path(file).parent_path().string()), layout(file) {}
 
-  /// What the file's initialisers name as their external data, and what each is called beside
+  /// What the file's initialisers name as their external data, and what each is called next to
   /// `output`.
   std::map<std::string, std::string> locations(const std::string& output) const {
     std::map<std::string, std::string> out;
@@ -149,8 +149,8 @@ class ModelCopy::Parts::Copy {
 
   void write() {
     refuse_shared_bytes();
-    std::vector<Edit> edits = of_graph(), beside = of_model();
-    move_behind(beside, edits);
+    std::vector<Edit> edits = of_graph(), around = of_model();
+    move_behind(around, edits);
     const int64_t longer = total(edits);
     const auto bytes = static_cast<int64_t>(of_.layout.file.bytes().size()) + longer;
     SR_REQUIRE(longer <= 0 || bytes <= kMostFile, unsupported, output_, ": would have ", bytes,
@@ -343,7 +343,7 @@ class ModelCopy::Parts::Copy {
     return out;
   }
 
-  /// What stands beside the graph: the configuration, and the IR version that it needs.
+  /// What the model has besides the graph: the configuration, and the IR version that it needs.
   std::vector<Edit> of_model() const {
     std::vector<Edit> out;
     if (!of_.configuration) return out;

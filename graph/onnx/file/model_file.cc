@@ -165,7 +165,7 @@ std::string resolve_location(const std::string& location, const std::string& fol
   SR_REQUIRE(!ec, invalid_input, "cannot resolve folder '", folder, "': ", ec.message());
   const fs::path file = fs::canonical(root / relative, ec);
   SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location,
-             "' beside the model: ", ec.message());
+             "' next to the model: ", ec.message());
   const auto [in_root, in_file] = std::mismatch(root.begin(), root.end(), file.begin(), file.end());
   SR_REQUIRE(in_root == root.end(), invalid_input, "external data: location '", location,
              "' is a link that leaves the model's folder");

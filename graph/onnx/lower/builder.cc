@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kTensorBytes = 250;  // of a constant, besides its numbers
 constexpr int64_t kResultBytes = 400;  // of a value of the Graph
 
-/// What a node of the Graph takes, beside its name.
+/// What a node of the Graph takes, besides its name.
 int64_t bytes_of_node(const Node& node, size_t inputs) {
   constexpr int64_t kNode = 550, kOperand = 8;
   int64_t bytes = kNode + static_cast<int64_t>(inputs) * kOperand;

@@ -84,7 +84,7 @@ struct Statistics {
   V mean, variance, next_mean, next_variance;
 };
 
-/// Of x [N, C, …]; moves what is behind `running`. `momentum`: the new statistics' share.
+/// Of x [N, C, …]; moves what is behind `running`. `momentum`: the new statistics' weight.
 Statistics batch_statistics(NodeContext& c, V x, V running_mean, V running_variance,
                             double momentum) {
   Builder& b = c.b;

@@ -41,7 +41,7 @@ std::string read_auto_pad(NodeContext& c) {
   const Ints pads = c.attr_ints("pads");
   SR_REQUIRE(
       mode == "NOTSET" || std::all_of(pads.begin(), pads.end(), [](int64_t p) { return p == 0; }),
-      invalid_input, "attribute pads is ", to_string(pads), " beside auto_pad='", mode,
+      invalid_input, "attribute pads is ", to_string(pads), " with auto_pad='", mode,
       "'; give one of the two");
   return mode;
 }

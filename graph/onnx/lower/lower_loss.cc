@@ -1,5 +1,5 @@
 // Lowering of losses over classes: SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss, with what
-// PyTorch's call has besides and the operators have no place for.
+// PyTorch's call has in addition and the operators have no place for.
 #include <cmath>
 #include <numeric>
 
@@ -123,24 +123,25 @@ struct ClassesLast {
   }
 };
 
-/// - sum over classes of class weight times log-probability times `shares`; kNone is 1.
-V weighted_sum(NodeContext& c, V log_p, V shares) {
+/// - sum over classes of class weight times log-probability times `probabilities`; kNone is 1.
+V weighted_sum(NodeContext& c, V log_p, V probabilities) {
   Builder& b = c.b;
-  const V terms = times(c, times(c, log_p, c.has(2) ? c.in(2) : kNone), shares);
+  const V terms = times(c, times(c, log_p, c.has(2) ? c.in(2) : kNone), probabilities);
   return b.add("neg", {b.sum(terms, {b.rank(terms) - 1}, false)});
 }
 
-/// Labels that are shares of the classes, as F.cross_entropy takes them: a floating tensor like the
-/// scores. Their mean divides by the number of positions, whatever the class weights.
+/// Labels that are probabilities of the classes, as F.cross_entropy takes them: a floating tensor
+/// like the scores. Their mean divides by the number of positions, whatever the class weights.
 void loss_by_shares(NodeContext& c, const LossCall& loss, const ClassesLast& order, V log_p) {
   Builder& b = c.b;
   check_class_weights(c);
-  V shares = b.cast(b.transpose(c.in(1), order.to_last), b.dtype(log_p));
+  V probabilities = b.cast(b.transpose(c.in(1), order.to_last), b.dtype(log_p));
   if (loss.smoothing > 0) {
     const auto classes = static_cast<double>(b.shape(log_p).back());
-    shares = b.with("add", b.with("mul", shares, 1 - loss.smoothing), loss.smoothing / classes);
+    probabilities =
+        b.with("add", b.with("mul", probabilities, 1 - loss.smoothing), loss.smoothing / classes);
   }
-  V each = weighted_sum(c, log_p, shares), counted = kNone;
+  V each = weighted_sum(c, log_p, probabilities), counted = kNone;
   if (c.counts != kNone) {
     Shape shape(static_cast<size_t>(b.rank(each)), 1);
     shape[0] = b.shape(each)[0];
@@ -159,9 +160,10 @@ void loss_by_labels(NodeContext& c, LossCall loss, V last, V log_p) {
   const V weight = position_weight(c, labels, loss, counted);
   if (c.has(2)) each = b.add("mul", {each, weight});
   if (loss.smoothing > 0) {
-    const double share = loss.smoothing / static_cast<double>(b.shape(last).back());
+    const double per_class = loss.smoothing / static_cast<double>(b.shape(last).back());
     const V spread = times(c, weighted_sum(c, log_p, kNone), counted);
-    each = b.add("add", {b.with("mul", each, 1 - loss.smoothing), b.with("mul", spread, share)});
+    each =
+        b.add("add", {b.with("mul", each, 1 - loss.smoothing), b.with("mul", spread, per_class)});
   }
   reduce_loss(c, loss.reduction, each, weight);
 }

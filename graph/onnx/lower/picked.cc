@@ -99,7 +99,8 @@ class PickedNode {
   std::map<size_t, Picked> picked_;
 };
 
-/// Operands broadcast; those that are not picked have a dim of 1 beside the rows, or none.
+/// Operands broadcast; those that are not picked have a dim of 1 where others have the rows, or
+/// none.
 void PickedNode::element_wise() {
   const int64_t from_right = b_.rank(any().all) - any().axis;
   int64_t highest = 0;
@@ -324,15 +325,15 @@ void PickedNode::scatter() {
   if (reduction == "add") return c_.out(added(data, masked(b_, of(2), 0)));
   const V mask = pick_at(b_, pick()).mask;
   if (!by_elements && rank(1) == 2 && are_all_positions(b_, of(1), shape)) {
-    Shape beside_rest = shape;
+    Shape mask_shape = shape;
     const int64_t k = b_.shape(indices).back();
-    std::fill(beside_rest.begin() + k, beside_rest.end(), 1);
+    std::fill(mask_shape.begin() + k, mask_shape.end(), 1);
     return c_.out(
-        b_.add("where", {b_.reshape(mask, beside_rest), b_.reshape(of(2).all, shape), data}));
+        b_.add("where", {b_.reshape(mask, mask_shape), b_.reshape(of(2).all, shape), data}));
   }
   const DType dtype = b_.dtype(data);
   const V zeros = b_.fill(0, dtype, shape);
-  const V ones = beside(b_, b_.cast(mask, dtype), rank(2), 0);
+  const V ones = as_dim(b_, b_.cast(mask, dtype), rank(2), 0);
   const V hits = added(zeros, b_.expand(ones, b_.shape(of(2).all)));
   const V sum = added(zeros, masked(b_, of(2), 0));
   c_.out(b_.add("where", {b_.with("greater", hits, 0), sum, data}));

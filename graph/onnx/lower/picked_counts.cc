@@ -74,7 +74,7 @@ void lower_leading_rows(NodeContext& c) {
   if (!suffices) {  // the root of less than 0 names this node where it is first not a number
     const V left = b.with("mul", b.with("sub", running, static_cast<double>(size)), -1);
     const V lack = b.cast(b.with("min", left, 0), b.dtype(x));
-    all = b.add("add", {all, beside(b, b.add("sqrt", {lack}), b.rank(x), axis)});
+    all = b.add("add", {all, as_dim(b, b.add("sqrt", {lack}), b.rank(x), axis)});
   }
   c.out(b.picked({all, axis, counted.pick, false}));
 }

@@ -74,7 +74,7 @@ V count_of(Builder& b, int pick) {
   return p.count;
 }
 
-V beside(Builder& b, V rows, int64_t rank, int64_t axis) {
+V as_dim(Builder& b, V rows, int64_t rank, int64_t axis) {
   Shape shape(static_cast<size_t>(rank), 1);
   shape[static_cast<size_t>(axis)] = b.shape(rows)[0];
   return b.reshape(rows, shape);
@@ -96,17 +96,17 @@ V first_of(Builder& b, int pick) {
 V safe(Builder& b, const Picked& rows) {
   if (rows.is_safe) return rows.all;
   const int64_t rank = b.rank(rows.all);
-  const V mask = beside(b, pick_at(b, rows.pick).mask, rank, rows.axis);
+  const V mask = as_dim(b, pick_at(b, rows.pick).mask, rank, rows.axis);
   const DType dtype = b.dtype(rows.all);
   if (dtype == DType::boolean) return b.add("logical_and", {rows.all, mask});
   const V alone = b.add(
-      "where", {beside(b, first_of(b, rows.pick), rank, rows.axis), rows.all, b.scalar(0, dtype)});
+      "where", {as_dim(b, first_of(b, rows.pick), rank, rows.axis), rows.all, b.scalar(0, dtype)});
   const V first = b.add("identity", {b.sum(alone, {rows.axis}, true)}, {{"detach", int64_t{1}}});
   return b.add("where", {mask, rows.all, first});
 }
 
 V masked(Builder& b, const Picked& rows, double neutral) {
-  const V mask = beside(b, pick_at(b, rows.pick).mask, b.rank(rows.all), rows.axis);
+  const V mask = as_dim(b, pick_at(b, rows.pick).mask, b.rank(rows.all), rows.axis);
   return b.add("where", {mask, rows.all, b.scalar(neutral, b.dtype(rows.all))});
 }
 

@@ -13,8 +13,8 @@ Pick& pick_at(Builder& b, int pick);
 int64_t rows_of(Builder& b, int pick);  // picked or not
 V count_of(Builder& b, int pick);       // i64, a scalar: how many are picked
 
-/// A vector of the rows beside a tensor of this rank whose dim `axis` they are.
-V beside(Builder& b, V rows, int64_t rank, int64_t axis);
+/// A vector of the rows, reshaped to broadcast to a tensor of this rank whose dim `axis` they are.
+V as_dim(Builder& b, V rows, int64_t rank, int64_t axis);
 
 /// All rows, of which those that are not picked repeat the first that is.
 V safe(Builder& b, const Picked& rows);

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kKind = "pkg.torch.export.graph_signature.InputSpec.kind";
 
 /// Where none of the module's parameters is in the file, the exporter lifted as constants what
-/// the call read instead: Keras's PyTorch backend hands its variables over beside the module.
+/// the call read instead: Keras's PyTorch backend passes its variables apart from the module.
 void forget_lifted(Deciding& d) {
   const auto& stored = d.model.initialisers;
   auto is_lifted = [&](const StoredTensor& tensor) {

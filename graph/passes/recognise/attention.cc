@@ -64,7 +64,7 @@ bool fits(const Shape& mask, const Shape& scores) {
   return true;
 }
 
-/// Both masks in one: booleans with and, numbers by sum, a boolean beside numbers as 0 and -inf.
+/// Both masks in one: booleans with and, numbers by sum, a boolean with numbers as 0 and -inf.
 ValueId join_masks(Graph& g, ValueId a, ValueId b) {
   if (a == kNoValue) return b;
   auto is_bool = [&](ValueId id) { return g.type(id).dtype == DType::boolean; };
@@ -98,7 +98,7 @@ std::optional<Scores> match_where(Graph& g, Triangles& triangles, const Node& wh
       found.mask = join_masks(g, found.mask, keep);
     } else {
       // A finite number: a row of nothing but masked keys looks at all of them alike. So it does if
-      // a number is added that is so large that the scores vanish beside it. (Under a causal mask
+      // a number is added that is so large that the scores vanish against it. (Under a causal mask
       // as well, such a row looks at the keys before it instead of all of them.)
       const ValueId zero = number(g, dtype, 0), masked = number(g, dtype, -1e30);
       const ValueId mask = g.add("where", drops_true ? std::vector{condition, masked, zero}

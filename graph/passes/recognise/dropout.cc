@@ -1,5 +1,5 @@
 // Dropout in pieces: a mask drawn for each sample, channel or element, and the division by the
-// share that it keeps.
+// fraction that it keeps.
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
 #include "graph/passes/recognise/recognise.h"

@@ -16,7 +16,7 @@ struct PickedProduct {
 };
 
 /// Elements of the dims whose letters are in `term` and not in `other`.
-int64_t elements_beside(const std::string& term, const std::string& other, const Shape& shape) {
+int64_t elements_only_in(const std::string& term, const std::string& other, const Shape& shape) {
   int64_t count = 1;
   for (size_t d = 0; d < term.size(); ++d) count *= has_letter(other, term[d]) ? 1 : shape[d];
   return count;
@@ -40,7 +40,7 @@ std::optional<PickedProduct> match_picked(const Graph& g, const Node& matmul,
         weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(rows.size()),
         [&](char letter) { return has_letter(x, letter) && has_letter(eq.out, letter); });
     if (batches && table[0] <= element_count(rows) &&
-        table[0] <= elements_beside(weights, x, g.type(copies).shape))
+        table[0] <= elements_only_in(weights, x, g.type(copies).shape))
       return found;
   }
   return std::nullopt;

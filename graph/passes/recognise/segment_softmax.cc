@@ -6,8 +6,8 @@
 namespace shardrun {
 namespace {
 
-/// What keeps divisors from 0 where a segment is empty: nothing beside the sum of one that is not,
-/// as that holds exp(0).
+/// What keeps divisors from 0 where a segment is empty: nothing compared with the sum of one that
+/// is not, as that holds exp(0).
 constexpr double kMostGuard = 1e-9;
 
 /// The table of which `rows` of a gather along dim 0 names the rows; kNoValue if `id` is not such.

@@ -2,8 +2,8 @@
 // The products are oneDNN matmuls of fixed shape, one set for each tile position, since with a
 // causal mask a tile needs only the keys up to its last query.
 //
-// Threads share out the tiles of all heads. In the backward pass, where tiles add to the same dk
-// and dv, they share out the heads, and where these are few, blocks of a head's keys: given each
+// Threads divide the tiles of all heads. In the backward pass, where tiles add to the same dk
+// and dv, they divide the heads, and where these are few, blocks of a head's keys: given each
 // query's log-sum-exp and delta, keys have nothing to do with one another but in dq, which is
 // summed at the end. What is cut follows from the shapes, so results do not depend on the number of
 // threads.

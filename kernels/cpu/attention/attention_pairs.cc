@@ -68,15 +68,15 @@ bool for_each_seen(const uint8_t* mask, int64_t n, F&& f) {
 
 /// False where a block of queries sees more than most_pairs of it.
 bool find_pairs(const Setup& s, const uint8_t* mask, const Pairs& pairs) {
-  constexpr int64_t kBlock = 64;  // queries; each block has room of its own for its keys
-  const auto room = [&](int64_t block) {
+  constexpr int64_t kBlock = 64;  // queries; each block has memory of its own for its keys
+  const auto keys_of = [&](int64_t block) {
     return pairs.keys + most_pairs(std::min(block * kBlock, s.T), s.S);
   };
   const int64_t blocks = (s.T + kBlock - 1) / kBlock;
   std::atomic<bool> few{true};
   parallel_ranges(blocks, row_grain(s.S * kBlock), [&](int64_t first, int64_t end) {
     for (int64_t block = first; block < end && few; ++block) {
-      int32_t *key = room(block), *const limit = room(block + 1);
+      int32_t *key = keys_of(block), *const limit = keys_of(block + 1);
       for (int64_t t = block * kBlock; t < std::min((block + 1) * kBlock, s.T); ++t) {
         const int32_t* const before = key;
         const bool fit = for_each_seen(mask + t * s.query_stride, s.S, [&](int64_t i) {
@@ -95,7 +95,7 @@ bool find_pairs(const Setup& s, const uint8_t* mask, const Pairs& pairs) {
     const int64_t first = block * kBlock, end = std::min(first + kBlock, s.T);
     for (int64_t t = first; t < end; ++t) pairs.begin[t + 1] += pairs.begin[t];
     const int64_t count = pairs.begin[end] - pairs.begin[first];
-    std::memmove(pairs.keys + pairs.begin[first], room(block),
+    std::memmove(pairs.keys + pairs.begin[first], keys_of(block),
                  static_cast<size_t>(count) * sizeof(int32_t));
   }
   return true;
@@ -155,7 +155,7 @@ struct Head {
       stream = {s.attrs.seed, s.attrs.key, static_cast<uint64_t>(*args.in.back().as<int64_t>())};
   }
 
-  /// Calls f(t, keys, count, p, keep) for each query: `count` keys, their keep factors, and room
+  /// Calls f(t, keys, count, p, keep) for each query: `count` keys, their keep factors, and memory
   /// for as many numbers. Factors are drawn for many queries at a time.
   template <class F>
   void for_each_query(F&& f) const {
@@ -277,7 +277,7 @@ std::optional<std::string> wants_one_mask(const KernelCall& call, size_t rest) {
   if (mask[0] != 1 || mask[1] != 1 || mask[3] != v.shape[2]) {
     return str("wants one mask for all heads over ", v.shape[2], " keys, got ", to_string(mask));
   }
-  if (attrs.causal) return "wants no causal mask beside the other";
+  if (attrs.causal) return "wants no causal mask in addition to the other";
   if (v.dtype != DType::f32) return str("computes in f32, not ", v.dtype);
   return std::nullopt;
 }

@@ -125,14 +125,14 @@ void moments(const Norm& p, const KernelArgs& args) {
   });
 }
 
-void statistics(double share, const KernelArgs& args) {
+void statistics(double inverse_count, const KernelArgs& args) {
   const auto* sums = args.in[0].as<double>();
   const int64_t channels = args.out[0].count();
   for (int64_t c = 0; c < channels; ++c) {
-    const double mean = sums[c] * share;
+    const double mean = sums[c] * inverse_count;
     set(args.out[0], c, static_cast<float>(mean));
     set(args.out[1], c,
-        static_cast<float>(std::max(0.0, sums[channels + c] * share - mean * mean)));
+        static_cast<float>(std::max(0.0, sums[channels + c] * inverse_count - mean * mean)));
   }
 }
 
@@ -314,11 +314,11 @@ struct Tilt {
 };
 
 Tilt tilt_of(const Norm& p, const KernelArgs& args, int64_t c) {
-  const double share = p.count > 0 ? 1 / static_cast<double>(p.count) : 0.0;
+  const double inverse_count = p.count > 0 ? 1 / static_cast<double>(p.count) : 0.0;
   const auto* sums = args.in[5].as<double>();
   const auto inv = static_cast<double>(inverse_deviation(args.in[3], c, p.eps));
-  return {static_cast<float>(share * sums[c]),
-          static_cast<float>(share * inv * sums[p.channels + c])};
+  return {static_cast<float>(inverse_count * sums[c]),
+          static_cast<float>(inverse_count * inv * sums[p.channels + c])};
 }
 
 template <class T>
@@ -426,9 +426,8 @@ PreparedKernel prepare(const KernelCall& call) {
                         const KernelArgs& args) { running(momentum, unbias, args); });
   }
   if (op == "batch_statistics") {
-    return prepared([share = 1 / static_cast<double>(attrs.i("count"))](const KernelArgs& args) {
-      statistics(share, args);
-    });
+    return prepared([inverse_count = 1 / static_cast<double>(attrs.i("count"))](
+                        const KernelArgs& args) { statistics(inverse_count, args); });
   }
   const Norm p(call);
   if (op == "batch_moments") {

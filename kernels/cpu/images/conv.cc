@@ -104,7 +104,8 @@ GemmShape product_of(const ConvolutionShape& s, bool accumulate) {
 }
 
 /// With channels last. Null where it is no product, or not faster than oneDNN's convolutions: these
-/// fall back where channels are many beside positions, most of all in the gradient of the weights.
+/// fall back where channels are many compared with positions, most of all in the gradient of the
+/// weights.
 std::shared_ptr<const PackedProduct> packed_product(const ConvolutionShape& s) {
   const int64_t n = s.batch * element_count(s.in), c = s.in_channels, o = s.out_channels;
   const bool weights = s.pass == Pass::weights;

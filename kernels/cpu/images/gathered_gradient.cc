@@ -95,7 +95,7 @@ std::shared_ptr<const Convolution> GatheredGradient::make(const ConvolutionShape
     return nullptr;
   }
   if (n > 4 * std::min(s.in_channels, s.out_channels)) {
-    *why = "positions are many beside channels";
+    *why = "positions are many compared with channels";
     return nullptr;
   }
   ProductShape p;  // dy [n, o] turned, by [n, c taps]

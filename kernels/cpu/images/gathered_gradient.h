@@ -1,4 +1,5 @@
-// The gradient of a convolution's weights as one product, where positions are few beside channels.
+// The gradient of a convolution's weights as one product, where positions are few compared with
+// channels.
 #pragma once
 
 #include "kernels/cpu/images/convolution.h"

@@ -231,7 +231,7 @@ class Tiles : public Convolution {
     wide_.across = counted_.across = divide_up(counted[1], kOut);
     tiles_ = s.batch * wide_.down * wide_.across;
     // Each thread has its own tiles, and takes all of the weights in turn; of few tiles all, and
-    // its own share of the weights. Sums over tiles are not to depend on the number of threads.
+    // its own fraction of the weights. Sums over tiles are not to depend on the number of threads.
     groups_ = grad || tiles_ <= kTilesOfThread ? 1 : threads_;
     chunks_ = divide_up(tiles_, grad ? kTilesOfGrad : kTilesOfThread * groups_);
     rows_ = round_up(divide_up(tiles_, chunks_), kRows * groups_);
@@ -530,7 +530,7 @@ class Tiles : public Convolution {
   int64_t threads_;
   Tiled wide_, counted_;
   int64_t tiles_ = 0, chunks_ = 0, groups_ = 0;               // groups: of a chunk's tiles
-  int64_t rows_ = 0;                                          // that a chunk has room for
+  int64_t rows_ = 0;                                          // that a chunk holds at most
   int64_t block_ = 0;                                         // panels of result channels at a time
   int64_t weights_ = 0, image_ = 0, results_ = 0, sums_ = 0;  // floats of scratch
 };

@@ -21,7 +21,7 @@ const KernelImpl* kernel_of(const KernelCall& call) {
 
 std::optional<std::string> refuse_more_results(const KernelCall& call) {
   if (call.out.size() == 1) return std::nullopt;
-  return "gives one result, not what stands between or beside it";
+  return "gives one result, neither an intermediate one nor a sum of an operand";
 }
 
 std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call,

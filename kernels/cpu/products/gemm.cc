@@ -73,7 +73,7 @@ std::optional<BlockLayout> blocks_of(const dnnl::memory::desc& b, DType dtype) {
   return out;
 }
 
-/// All of a shape's. Operands are described beside the number of the post-op that takes them.
+/// All of a shape's. Operands are described with the number of the post-op that takes them.
 bool append(const GemmShape& s, dnnl::post_ops& ops,
             std::vector<std::pair<int, dnnl::memory::desc>>& operands, std::string* why) {
   SR_REQUIRE(s.post.size() <= kMostPosts, internal, "a product has ", s.post.size(), " post-ops");

@@ -67,7 +67,7 @@ struct ProductSteps {
   std::shared_ptr<const Gemm> gemm;         // all null: the result is empty, or zero because k is
   bool swapped = false;                     // b is the left operand
   bool packed_before = false;               // b is read from the last operand, in blocks
-  bool narrow_a = false, narrow_b = false;  // f32 beside bf16: rounded into the workspace first
+  bool narrow_a = false, narrow_b = false;  // f32 with bf16: rounded into the workspace first
   std::optional<StridedCopy> copy_a, copy_b, copy_out;
   int64_t bytes_a = 0, bytes_b = 0, bytes_out = 0;  // of the copies, rounded up to 64
   int64_t bytes_narrow = 0;

@@ -23,7 +23,7 @@ class WeightBlocks {
 
   void run(const uint16_t* from, uint16_t* to) const;
 
-  /// A panel is 32 of the outermost dim, which lie beside each other in `from`. On the calling
+  /// A panel is 32 of the outermost dim, which are adjacent in `from`. On the calling
   /// thread, for a panel that is in cache.
   static constexpr int64_t kPanel = 32;
   int64_t panels() const { return (out_ + kPanel - 1) / kPanel; }

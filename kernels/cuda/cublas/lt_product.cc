@@ -180,10 +180,10 @@ class Product final : public LtProduct {
     return static_cast<int64_t>(all);
   }
 
-  /// What an epilogue reads or writes for each row or column of d, and for each element beside d.
+  /// What an epilogue reads or writes for each row or column of d, and for each element of d.
   static const void* row(const LtOperands& o) { return o.bias != nullptr ? o.bias : o.sums; }
   static const void* auxiliary(const LtOperands& o) { return o.x != nullptr ? o.x : o.kept; }
-  bool has_beside() const { return shape_.keeps || shape_.ending == LtShape::Ending::gelu_grad; }
+  bool has_auxiliary() const { return shape_.keeps || shape_.ending == LtShape::Ending::gelu_grad; }
 
   void prepare() {
     int device = 0;
@@ -203,7 +203,7 @@ class Product final : public LtProduct {
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_a);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_b);
     set(made, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue_of(s)));
-    if (has_beside()) {
+    if (has_auxiliary()) {
       set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, s.d.ld);
       if (s.batch > 1) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, s.d.step);
     }
@@ -231,7 +231,7 @@ class Product final : public LtProduct {
   void point(const LtShape::Start& start, const LtOperands& o) const {
     if (shape_.adds_bias || shape_.sums != LtShape::Sums::none)
       set(desc_.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, row(o));
-    if (has_beside())
+    if (has_auxiliary())
       set(desc_.get(), CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
           at(auxiliary(o), start.d, shape_.out));
   }

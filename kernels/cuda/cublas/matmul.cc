@@ -42,9 +42,9 @@ Refusal refuses(const KernelCall& call) {
   return "nothing else could sum the operand";
 }
 
-/// A product and what is behind it or beside it: cuBLASLt's epilogue, or a kernel of our own behind
-/// the product where the library has none for it, or is slower so. And one whose lines lie badly:
-/// as they are, or evened.
+/// A product and what follows it or is summed with it: cuBLASLt's epilogue, or a kernel of our own
+/// behind the product where the library has none for it, or is slower so. And one whose lines lie
+/// badly: as they are, or evened.
 class Product {
  public:
   Product(const KernelCall& call, const LtShape& shape)

@@ -131,7 +131,8 @@ class Ending {
                   call_.in[operand]);
   }
 
-  /// As the library asks of a matrix that an epilogue reads or writes beside d, and that lies as d.
+  /// As the library asks of a matrix that an epilogue reads or writes besides d, and that lies as
+  /// d.
   bool lies_well(const char* what) {
     constexpr int64_t kBoundary = 8;
     int64_t all = product_.d.ld | (product_.batch > 1 ? product_.d.step : 0);

@@ -11,7 +11,7 @@ namespace shardrun::cuda {
 struct MatmulPlan {
   std::optional<LtShape> product;  // none: the result is empty, or zero
   bool first_is_a = false;         // the call's first operand is `a` of the product
-  bool narrow_first = false, narrow_second = false;  // f32 beside bf16: rounded first
+  bool narrow_first = false, narrow_second = false;  // f32 with bf16: rounded first
   std::optional<BoxLoops> move_first, move_second, move_result;
   DType in = DType::f32;  // of the product's operands
   /// Which of the call's operands are the product's others: 0 where it has none.

@@ -13,7 +13,7 @@ namespace shardrun::cuda {
 /// Some of its engines know one padding for both sides. Of another, cuDNN 9.19 on an H200 read
 /// beyond the image or gave wrong sums, and refused nothing. Where windows do not lie as one
 /// padding would have them, the part of the image that they read is therefore a copy with zeros
-/// around it: in a share of an image that is cut in space, mostly.
+/// around it: in a shard of an image that is cut in space, mostly.
 struct ConvPlan {
   bool zero = false;             // the result is all zeros
   CudnnConvolution convolution;  // of a part of the batch, x as in the copy if there is one

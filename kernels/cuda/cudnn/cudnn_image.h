@@ -62,7 +62,7 @@ CudnnOrOwn<On> batch_norm_either(const KernelCall& call, const CudnnBatchNorm& n
     graph.run(tensors, nullptr, args.stream);
   };
   const int64_t elements = call.node.attrs.i("count", 0);
-  const double share = elements > 0 ? 1 / static_cast<double>(elements) : 0.0;
+  const double inverse_count = elements > 0 ? 1 / static_cast<double>(elements) : 0.0;
   const auto gradient = [=](const KernelArgs& args, CudnnGraph& graph) {
     const auto& in = args.in;
     char* at = static_cast<char*>(args.workspace);
@@ -70,7 +70,7 @@ CudnnOrOwn<On> batch_norm_either(const KernelCall& call, const CudnnBatchNorm& n
          *tilt = reinterpret_cast<float*>(at + 2 * line);
     NormaliseGrad<float> of{};
     of.channels = {in[2].as<float>(), in[3].as<float>(), in[4].as<float>(), nullptr, eps};
-    of.sums = in[5].as<double>(), of.count = count, of.share = share;
+    of.sums = in[5].as<double>(), of.count = count, of.inverse_count = inverse_count;
     On::each(args, count, ChannelTilts{of, slope, offset, tilt}, "batch_norm_grad");
     std::vector<void*> tensors = {in[0].data, in[1].data, in[2].data, slope, offset, tilt};
     if (norm.relu) tensors.push_back(in[6].data);

@@ -7,7 +7,7 @@
 
 namespace shardrun::cuda {
 
-/// Heads are done a group at a time, as many as have room in a workspace of this size, and are a
+/// Heads are done a group at a time, as many as fit into a workspace of this size, and are a
 /// batch.
 inline constexpr int64_t kMostFlashBytes = 512 << 20;
 

@@ -96,14 +96,14 @@ struct NormaliseGrad {
   T* dx;
   bool relu;
   Channels channels;
-  const double* sums;  // [2, C]
-  int64_t count;       // of channels
-  double share;        // one over the whole batch's elements of a channel; 0: given statistics
+  const double* sums;    // [2, C]
+  int64_t count;         // of channels
+  double inverse_count;  // one over the whole batch's elements of a channel; 0: given statistics
 
   SR_HOST_DEVICE Tilted channel(int64_t c) const {
     const Channel line = channels(c);
-    return {line, static_cast<float>(share * sums[c]),
-            static_cast<float>(share * static_cast<double>(line.inv) * sums[count + c])};
+    return {line, static_cast<float>(inverse_count * sums[c]),
+            static_cast<float>(inverse_count * static_cast<double>(line.inv) * sums[count + c])};
   }
   template <int N, class F>
   SR_HOST_DEVICE void run(int64_t at, int64_t n, const F& channel) const {
@@ -280,10 +280,11 @@ struct Statistics {
   const double* moments;
   float *mean, *variance;
   int64_t channels;
-  double share;
+  double inverse_count;
 
   SR_HOST_DEVICE void operator()(int64_t c) const {
-    const double of = moments[c] * share, squares = moments[channels + c] * share - of * of;
+    const double of = moments[c] * inverse_count,
+                 squares = moments[channels + c] * inverse_count - of * of;
     mean[c] = static_cast<float>(of);
     variance[c] = static_cast<float>(squares < 0 ? 0.0 : squares);
   }
@@ -320,11 +321,11 @@ inline const float* floats_or_null(const KernelArgs& args, size_t operand) {
 
 template <class On>
 PreparedKernel prepare_statistics(const KernelCall& call) {
-  const double share = 1 / static_cast<double>(call.node.attrs.i("count"));
+  const double inverse_count = 1 / static_cast<double>(call.node.attrs.i("count"));
   return {[=](const KernelArgs& args) {
             const int64_t channels = args.out[0].count();
             const Statistics body{args.in[0].as<double>(), args.out[0].as<float>(),
-                                  args.out[1].as<float>(), channels, share};
+                                  args.out[1].as<float>(), channels, inverse_count};
             On::each(args, channels, body, "batch_statistics");
           },
           0, "cuda:own"};
@@ -356,7 +357,7 @@ PreparedKernel prepare_batch_norm(const KernelCall& call) {
   const auto eps = static_cast<float>(call.node.attrs.f("eps", 0));
   const bool relu = call.node.attrs.i("relu", 0) != 0;
   const int64_t count = call.node.attrs.i("count", 0);
-  const double share = count > 0 ? 1 / static_cast<double>(count) : 0.0;
+  const double inverse_count = count > 0 ? 1 / static_cast<double>(count) : 0.0;
   const bool sums = op == "batch_moments" || op == "batch_norm_reduce_grad";
   const auto run = [=](const KernelArgs& args) {
     with_element(image.dtype, [&](auto element) {
@@ -380,9 +381,9 @@ PreparedKernel prepare_batch_norm(const KernelCall& call) {
         const Channels channels{args.in[2].as<float>(), args.in[3].as<float>(),
                                 args.in[4].as<float>(), floats_or_null(args, 6), eps};
         const auto* sums_of = args.in[5].as<double>();
-        const NormaliseGrad<T> body{
-            first, args.in[1].as<T>(), args.out[0].as<T>(), relu, channels, sums_of, image.channels,
-            share};
+        const NormaliseGrad<T> body{first,          args.in[1].as<T>(), args.out[0].as<T>(),
+                                    relu,           channels,           sums_of,
+                                    image.channels, inverse_count};
         run_over<On>(args, image, body, "batch_norm_grad");
         On::each(args, image.channels,
                  ParameterGrads{sums_of, args.out[1].as<float>(), args.out[2].as<float>(),

@@ -70,7 +70,7 @@ PreparedKernel prepare_parts(const KernelCall& call) {
 
 // ---- pad, tile ----
 
-/// What stands beside a row: the value `outside`, the row again, its ends, or the row mirrored at
+/// What stands beyond a row: the value `outside`, the row again, its ends, or the row mirrored at
 /// its first and last element.
 enum class Beyond { value, again, edge, mirrored };
 

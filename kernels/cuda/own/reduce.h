@@ -167,7 +167,7 @@ struct FoldParts {
 };
 
 /// How a fold is cut, by the shape alone.
-struct FoldPlan {
+struct FoldSplit {
   FoldedDims dims;
   bool rows = false;
   bool wide = false;  // of columns: 16 bytes of results at a time
@@ -175,7 +175,7 @@ struct FoldPlan {
   int64_t piece = 1, pieces_per_chunk = 1;  // of rows
   int64_t chunk_length = 1;                 // of columns
 
-  FoldPlan(FoldedDims from, DType dtype) : dims(from) {
+  FoldSplit(FoldedDims from, DType dtype) : dims(from) {
     const int64_t length = dims.folded.count, results = dims.kept.count;
     rows = dims.last_folded && length > 32;
     if (rows) {
@@ -206,33 +206,33 @@ struct FoldPlan {
 };
 
 template <class On, class Fold>
-void run_fold(const FoldPlan& plan, const KernelArgs& args, const char* name) {
-  const int64_t results = plan.dims.kept.count;
+void run_fold(const FoldSplit& split, const KernelArgs& args, const char* name) {
+  const int64_t results = split.dims.kept.count;
   if (results == 0) return;
   const FoldSink last{args.out[0].data, args.out[0].type.dtype == DType::bf16};
-  const FoldSink sink = plan.chunks == 1 ? last : FoldSink{args.workspace, false};
+  const FoldSink sink = split.chunks == 1 ? last : FoldSink{args.workspace, false};
   with_element(args.in[0].type.dtype, [&](auto element) {
     using T = decltype(element);
     const T* x = args.in[0].as<T>();
-    if (plan.rows) {
-      const FoldRows<T, Fold> body{x, sink, plan.dims, plan.piece, plan.pieces_per_chunk};
-      On::rows(args, plan.chunks * results, plan.pieces_per_chunk * plan.piece, body, name);
-    } else if (plan.wide) {
+    if (split.rows) {
+      const FoldRows<T, Fold> body{x, sink, split.dims, split.piece, split.pieces_per_chunk};
+      On::rows(args, split.chunks * results, split.pieces_per_chunk * split.piece, body, name);
+    } else if (split.wide) {
       constexpr int kN = kWide<T>;
-      const FoldColumns<T, Fold, kN> body{x, sink, plan.dims, plan.chunk_length};
-      On::each(args, plan.chunks * (results / kN), body, name);
+      const FoldColumns<T, Fold, kN> body{x, sink, split.dims, split.chunk_length};
+      On::each(args, split.chunks * (results / kN), body, name);
     } else {
-      const FoldColumns<T, Fold, 1> body{x, sink, plan.dims, plan.chunk_length};
-      On::each(args, plan.chunks * results, body, name);
+      const FoldColumns<T, Fold, 1> body{x, sink, split.dims, split.chunk_length};
+      On::each(args, split.chunks * results, body, name);
     }
   });
-  if (plan.chunks == 1) return;
+  if (split.chunks == 1) return;
   const FoldParts<Fold> parts{static_cast<const float*>(args.workspace), last, results,
-                              plan.chunks};
-  if (plan.chunks <= 32) {
+                              split.chunks};
+  if (split.chunks <= 32) {
     On::each(args, results, parts, name);
   } else {
-    On::rows(args, results, plan.chunks, parts, name);
+    On::rows(args, results, split.chunks, parts, name);
   }
 }
 
@@ -315,10 +315,10 @@ inline Refusal fold_refuses(const KernelCall& call) {
 template <class On, class Fold>
 PreparedKernel prepare_fold(const KernelCall& call) {
   const TensorType& in = call.in[0];
-  const FoldPlan plan(*FoldedDims::of(in.shape, call.node.attrs.ints("axes")), in.dtype);
+  const FoldSplit split(*FoldedDims::of(in.shape, call.node.attrs.ints("axes")), in.dtype);
   PreparedKernel prepared;
-  prepared.run = [plan](const KernelArgs& args) { run_fold<On, Fold>(plan, args, "reduce"); };
-  prepared.workspace_bytes = plan.workspace_bytes();
+  prepared.run = [split](const KernelArgs& args) { run_fold<On, Fold>(split, args, "reduce"); };
+  prepared.workspace_bytes = split.workspace_bytes();
   prepared.impl = "cuda:fold";
   return prepared;
 }

@@ -29,7 +29,7 @@ struct PartOfSegment {
       : rows(rows), inner(inner), segment(item / (inner / N)), column(item % (inner / N) * N) {}
   SR_HOST_DEVICE int64_t in_table() const { return segment * inner + column; }
 
-  /// Calls f(at) for the team's share of its rows: its columns begin at element `at` of x.
+  /// Calls f(at) for the team's rows: its columns begin at element `at` of x.
   template <class Team, class F>
   SR_HOST_DEVICE void each(const Team& team, const F& f) const {
     for (int64_t k = rows.first[segment] + team.rank(); k < rows.first[segment + 1];

@@ -1,4 +1,5 @@
-// Saving and reading a checkpoint beside what the disk does with plain files of as many bytes.
+// Saving and reading a checkpoint compared with what the disk does with plain files of as many
+// bytes.
 #include <fcntl.h>
 #include <unistd.h>
 

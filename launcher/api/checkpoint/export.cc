@@ -233,7 +233,7 @@ class Export {
     }
     for (const auto& [name, why] : map_.missing) {
       if (request_.tied.count(name) > 0) continue;
-      if (const std::optional<TensorType> type = numbers_->besides(name)) {
+      if (const std::optional<TensorType> type = numbers_->type_outside_map(name)) {
         add(name, *type,
             numbers_->of({{name, 0, 0, element_count(type->shape), false}}, type->shape));
         values.insert(name);

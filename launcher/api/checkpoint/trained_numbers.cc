@@ -16,7 +16,7 @@ bool TrainedNumbers::differs(const std::string& value) const {
   return in_checkpoint(value) != nullptr || given_.count(value) > 0;
 }
 
-std::optional<TensorType> TrainedNumbers::besides(const std::string& name) const {
+std::optional<TensorType> TrainedNumbers::type_outside_map(const std::string& name) const {
   if (const Manifest::Tensor* trained = in_checkpoint(name)) return trained->value.type;
   const auto given = given_.find(name);
   if (given == given_.end() || given->second.kind != Source::Kind::file) return std::nullopt;
@@ -26,7 +26,7 @@ std::optional<TensorType> TrainedNumbers::besides(const std::string& name) const
 TensorType TrainedNumbers::type_of(const std::string& value) const {
   const auto own = map_.values.find(value);
   if (in_checkpoint(value) == nullptr && own != map_.values.end()) return own->second.type;
-  return *besides(value);
+  return *type_outside_map(value);
 }
 
 void TrainedNumbers::read(const std::string& value, const Box& box, void* out) const {

@@ -26,7 +26,7 @@ class TrainedNumbers {
   }
 
   /// The type of a tensor that is no value of the map, but in the checkpoint or among those given.
-  std::optional<TensorType> besides(const std::string& name) const;
+  std::optional<TensorType> type_outside_map(const std::string& name) const;
 
   /// A tensor of `shape` that runs of values make up. It is quick to read from front to back.
   importer::Numbers of(const std::vector<ValueRun>& runs, const Shape& shape) const;

@@ -59,7 +59,7 @@ class Analyst {
     return it == values_.end() ? kNoValue : it->second;
   }
 
-  /// Steps one after the other, unless the plan counts on collectives beside kernels.
+  /// Steps one after the other, unless the plan counts on collectives that overlap with kernels.
   void add_timeline(const std::vector<double>& seconds) {
     std::vector<double> starts;
     critical_path(program_, seconds, &starts);

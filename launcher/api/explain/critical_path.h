@@ -1,4 +1,4 @@
-// The time of a step on a device that runs collectives beside kernels.
+// The time of a step on a device that runs collectives while kernels run.
 #pragma once
 
 #include <span>

@@ -10,7 +10,7 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kDearest = 5;
+constexpr size_t kMostExpensive = 5;
 constexpr double kSmallest = 0.01;  // of a whole: smaller parts are summed up
 
 struct Part {
@@ -94,7 +94,7 @@ std::vector<Group> most_expensive(const std::vector<PlannedCollective>& collecti
   for (const auto& [key, group] : groups) sorted.push_back(group);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Group& x, const Group& y) { return x.seconds > y.seconds; });
-  if (sorted.size() > kDearest) sorted.resize(kDearest);
+  if (sorted.size() > kMostExpensive) sorted.resize(kMostExpensive);
   return sorted;
 }
 
@@ -209,7 +209,7 @@ std::string details_text(const Explained& of, const PlanReport& report,
   out << part_rows(timed(a.communication, a.calls), whole, ms);
   if (of.plan.hidden_seconds > 0)
     out << part_row(2, "hidden", ms(-of.plan.hidden_seconds),
-                    percent(-of.plan.hidden_seconds, whole), "collectives beside kernels");
+                    percent(-of.plan.hidden_seconds, whole), "collectives while kernels run");
 
   const Graph& graph = of.graph;
   std::vector<Part> work;

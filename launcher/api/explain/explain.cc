@@ -307,7 +307,7 @@ class Explanation {
                 ms(layer.communication), ", parameters ", mib(layer.held_bytes), " a rank");
     const Layer* like = nullptr;
     Difference least;
-    for (const Layer* other : told_) {
+    for (const Layer* other : shown_) {
       Difference d = difference(*other, layer);
       if (3 * d.rows.size() > layer.rows.size() || (like && d.rows.size() >= least.rows.size()))
         continue;
@@ -320,11 +320,11 @@ class Explanation {
     } else {
       out_ << "\n" << wrapped("", head) << rows_text(layer.rows);
     }
-    if (!layer.name.empty()) told_.push_back(&layer);
+    if (!layer.name.empty()) shown_.push_back(&layer);
   }
 
   std::vector<Layer> layers_;
-  std::vector<const Layer*> told_;
+  std::vector<const Layer*> shown_;
   std::ostringstream out_;
 };
 

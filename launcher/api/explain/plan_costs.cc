@@ -36,7 +36,7 @@ class Prices {
     for (const auto& [name, seconds] : out_.parts) communication += name == kCompute ? 0 : seconds;
     if (cluster_.collectives == Collectives::together)
       out_.parts["sums in one call"] = plan_.comm_seconds - communication;
-    if (plan_.hidden_seconds > 0) out_.parts["hidden beside kernels"] = -plan_.hidden_seconds;
+    if (plan_.hidden_seconds > 0) out_.parts["hidden behind kernels"] = -plan_.hidden_seconds;
     return std::move(out_);
   }
 

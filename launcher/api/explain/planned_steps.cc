@@ -126,7 +126,7 @@ void PlannedSteps::retime(Plan& plan) const {
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it
-/// moves: the kernels that stand beside it may be fused ones, or others of the plan's own.
+/// moves: the kernels before and after it may be fused ones, or others of the plan's own.
 PlannedStep PlannedSteps::of_exchange(const Step& step) const {
   const CollectiveTraits& kind = step.collective->traits();
   const bool result = kind.place == CollectiveTraits::Place::after_node;

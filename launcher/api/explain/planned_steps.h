@@ -29,7 +29,7 @@ class PlannedSteps {
   double seconds_of_kernels() const;
   /// Sets a plan's times by these steps. The planner's search knows nodes, not which of them are
   /// one kernel; of a sum which others could be of its call (planner/reshard/sum_price.h), not
-  /// which ones are; and not what runs beside kernels (explain/critical_path.h).
+  /// which ones are; and not what overlaps with kernels (explain/critical_path.h).
   void retime(Plan& plan) const;
 
  private:

@@ -74,9 +74,9 @@ std::string wrapped(const std::string& first, const std::string& text) {
 }
 
 std::string part_row(size_t indent, const std::string& name, const std::string& amount,
-                     const std::string& share, const std::string& remark) {
+                     const std::string& fraction, const std::string& remark) {
   std::string row =
-      left(std::string(indent, ' ') + name, 34) + right(amount, 12) + right(share, 10);
+      left(std::string(indent, ' ') + name, 34) + right(amount, 12) + right(fraction, 10);
   if (remark.empty()) return row + "\n";
   return wrapped(row + "   ", remark);
 }

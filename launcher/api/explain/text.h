@@ -24,8 +24,8 @@ std::string right(const std::string& text, size_t width);
 /// brackets, so that a Sharding stays together; remarks (like this) do not.
 std::string wrapped(const std::string& first, const std::string& text);
 
-/// One row of a table of parts: its name, an amount with its share, and a remark.
+/// One row of a table of parts: its name, an amount with its fraction, and a remark.
 std::string part_row(size_t indent, const std::string& name, const std::string& amount,
-                     const std::string& share, const std::string& remark = "");
+                     const std::string& fraction, const std::string& remark = "");
 
 }  // namespace shardrun

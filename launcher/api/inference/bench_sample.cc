@@ -1,4 +1,4 @@
-// Tokens a second beside what memory can deliver of the weights.
+// Tokens a second compared with what memory can deliver of the weights.
 #include <omp.h>
 
 #include <algorithm>

@@ -47,7 +47,7 @@ EvaluationReport evaluate_rank(RankTrainer& trainer, Communicator& comm, bool to
   EvaluationReport out;
   out.batches = trainer.data().batches(Split::validation);
   std::optional<RankTrainer::Evaluation> validation, test;
-  if (trainer.tests_beside()) {
+  if (trainer.tests_in_same_pass()) {
     std::tie(validation, test) = trainer.evaluate_both();
   } else {
     validation = trainer.evaluate(Split::validation);

@@ -195,7 +195,7 @@ class Writer {
     return of_context(0);
   }
 
-  /// Of the last tokens that the context holds, with `filler` where it has room.
+  /// Of the last tokens that the context holds, with `filler` in what is left of it.
   std::vector<float> of_context(int64_t filler) {
     const auto length = std::min<int64_t>(std::ssize(all_), text_.context);
     std::vector<int64_t> tokens(all_.end() - length, all_.end());
@@ -282,7 +282,7 @@ SampleReport sample(World& world, const SampleRequest& r) {
     for (const SymbolicDim& dim : symbolic_dims(r.model)) {
       if (dim.axis == 0) request.options.dims.try_emplace(dim.name, 1);
     }
-    request.constants = constants_beside_tokens(r.model, request.options);
+    request.constants = constant_inputs(r.model, request.options);
   });
   const Text text = text_from(nlohmann::json::parse(
       decide_on_rank0(world, [&] { return to_json(look_at(r, request)).dump(); })));

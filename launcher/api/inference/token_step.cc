@@ -10,8 +10,8 @@
 
 namespace shardrun {
 
-std::map<std::string, Tensor> constants_beside_tokens(const std::string& model,
-                                                      const ModelOptions& options) {
+std::map<std::string, Tensor> constant_inputs(const std::string& model,
+                                              const ModelOptions& options) {
   std::map<std::string, Tensor> out;
   for (const DeclaredInput& input : declared_inputs(model)) {
     const bool mask = input.name == "attention_mask", types = input.name == "token_type_ids";

@@ -33,8 +33,8 @@ struct Call {
   std::function<void(Communicator&)> run;
 };
 
-/// `count` elements over n ranks, rank r's part in proportion to r + 1, or all alike.
-std::vector<int64_t> shares(int64_t count, int n, bool even) {
+/// `count` elements over n ranks, rank r's count in proportion to r + 1, or all alike.
+std::vector<int64_t> rank_counts(int64_t count, int n, bool even) {
   std::vector<int64_t> out;
   int64_t before = 0;
   for (int64_t r = 1; r <= n; ++r) {
@@ -46,22 +46,23 @@ std::vector<int64_t> shares(int64_t count, int n, bool even) {
 }
 
 /// What this rank sends to each in an uneven all_to_all, and, as it is symmetric, what it gets:
-/// a row of a matrix whose rows are all shares of `count`.
-std::vector<int64_t> row_of_shares(int64_t count, int n, int rank) {
-  const std::vector<int64_t> parts = shares(count, n, false);
+/// a row of a matrix whose rows are all rank_counts of `count`.
+std::vector<int64_t> row_of_counts(int64_t count, int n, int rank) {
+  const std::vector<int64_t> parts = rank_counts(count, n, false);
   std::vector<int64_t> row;
   for (int to = 0; to < n; ++to) row.push_back(parts[static_cast<size_t>((rank + to) % n)]);
   return row;
 }
 
-/// Of `bytes`, rounded to equal shares of f32 for each rank, and zero, so that sums stay numbers.
+/// Of `bytes`, rounded to equally many f32 for each rank, and zero, so that sums stay numbers.
 Buffers make_buffers(Communicator& world, int64_t bytes) {
   const int n = world.size();
   Buffers b;
   const int64_t count = std::max<int64_t>(1, bytes / size_of(kType) / n) * n;
   b.bytes = count * size_of(kType);
-  const int64_t staging = std::max(all_reduce_staging_bytes(count, kType, n),
-                                   reduce_scatter_staging_bytes(shares(count, n, false), kType));
+  const int64_t staging =
+      std::max(all_reduce_staging_bytes(count, kType, n),
+               reduce_scatter_staging_bytes(rank_counts(count, n, false), kType));
   b.memory = world.allocate(2 * round_up_64(b.bytes) + staging);
   b.in = b.memory.data.get();
   b.out = b.in + round_up_64(b.bytes);
@@ -79,13 +80,13 @@ std::vector<Call> calls(const Buffers& b, int n, int rank) {
   for (const bool even : {true, false}) {
     if (!even && n == 1) break;
     const std::string suffix = even ? "" : " uneven";
-    const std::vector<int64_t> counts = shares(count, n, even);
+    const std::vector<int64_t> counts = rank_counts(count, n, even);
     list.push_back({"all_gather" + suffix, part,
                     [=](Communicator& comm) { comm.all_gather(in, out, counts, kType); }});
     list.push_back({"reduce_scatter" + suffix, part, [=](Communicator& comm) {
                       comm.reduce_scatter(in, out, counts, kType, Reduction::sum, staging);
                     }});
-    const std::vector<int64_t> row = even ? counts : row_of_shares(count, n, rank);
+    const std::vector<int64_t> row = even ? counts : row_of_counts(count, n, rank);
     list.push_back({"all_to_all" + suffix, part,
                     [=](Communicator& comm) { comm.all_to_all(in, row, out, row, kType); }});
   }

@@ -1,4 +1,4 @@
-// Kernels alone, beside what the machine reaches at best.
+// Kernels alone, compared with what the machine reaches at best.
 #include "measure/bench_kernels.h"
 
 #include <algorithm>

@@ -59,7 +59,7 @@ auto measure_threads(int ranks, const Measure& measure) {
   return out;
 }
 
-/// measure_communicators, of ranks with devices of their own whose libraries take room; none of
+/// measure_communicators, of ranks with devices of their own whose libraries take memory; none of
 /// others.
 std::optional<int64_t> communicator_bytes(Communicator& host, RankDevice& on) {
   const std::vector<DeviceCapacity> capacities = gather_capacities(host, on.capacity());

@@ -46,7 +46,7 @@ std::function<MeasuredKernels()> measure_kernels(RankTeam& team, Watch& watch, d
 /// from `first_core` on.
 std::function<Reference()> reference_of(const std::shared_ptr<RankTeam>& team, int first_core);
 
-/// What libraries take of a team's device beside an arena: as much as they took for what was
+/// What libraries take of a team's device besides an arena: as much as they took for what was
 /// measured, and for a noted step of many launches.
 int64_t measure_libraries(RankTeam& team);
 

@@ -405,7 +405,7 @@ std::vector<CalibrationOp> calibration_ops() {
                        [&](const CalibrationOp& op) { return op.op == name; });
   };
   for (const OpDef* def : all_ops()) {
-    // What is fused takes as long as what it is made of, and what it reads and makes besides.
+    // What is fused takes as long as what it is made of, and what else it reads and makes.
     const bool by_grid = def->name == "matmul" || def->name.starts_with("attention");
     if (by_grid || def->cost == CostClass::fused || has(out, def->name) || has(others, def->name) ||
         !stretches(*def))

@@ -248,7 +248,7 @@ double measure_call(RankTeam& team, const CalibrationCall& call) {
 char* RankTeam::Scratch::bytes(int64_t count) {
   if (count > count_) {
     count_ = 0;
-    data_.reset();  // first, so that there is room for the next
+    data_.reset();  // first, so that there is memory for the next
     const int64_t free = device_->free_bytes();
     try {
       data_ = device_->allocate(count);

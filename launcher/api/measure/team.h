@@ -60,7 +60,7 @@ class RankTeam {
 
   /// Notes and does so many runs: as a step of that many launches is.
   void note(const std::function<Work(Scratch&)>& make, int64_t runs);
-  /// Bytes of the device that were taken, at most, since the team was made, beside its scratch
+  /// Bytes of the device that were taken, at most, since the team was made, besides its scratch
   /// memory: by libraries when kernels first ran, and by noted work. 0 on the host.
   int64_t taken() const { return taken_; }
 

@@ -1,5 +1,5 @@
-// The calls of a step alone; and a step beside its own products run alone, and its memory-bound
-// traffic at measured bandwidth.
+// The calls of a step alone; and a step compared with its own products run alone, and its
+// memory-bound traffic at measured bandwidth.
 #include <algorithm>
 #include <map>
 #include <set>

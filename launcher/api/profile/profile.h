@@ -1,4 +1,4 @@
-// The profile of a training run: when every step of every rank's Programs ran, beside what the plan
+// The profile of a training run: when every step of every rank's Programs ran, and what the plan
 // predicted of it.
 #pragma once
 
@@ -38,7 +38,7 @@ std::string host_work(size_t step);
 /// What a step of training takes besides its events.
 inline constexpr char kOutside[] = "outside of all these";
 
-/// The share of step `s` in an event's time: by bytes, where several ran interleaved.
+/// The fraction of step `s` in an event's time: by bytes, where several ran interleaved.
 double share_of(size_t s, const Timeline::Event& event, const std::vector<StepFacts>& facts);
 
 /// Trace events (JSON, joined by commas) of a rank: `rank` is their pid. Seconds `zero` of this

@@ -9,7 +9,7 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kDearest = 40;  // rows of calls
+constexpr size_t kMostExpensive = 40;  // rows of calls
 
 /// Sums over the recorded steps.
 struct Row {
@@ -36,7 +36,7 @@ class Table {
 
   void head(const std::string& what) {
     text_ += right("ms", 9) + right("predicted", 11) + right("ratio", 7) + right("MB", 10) +
-             right("GFLOP/s", 9) + right("GB/s", 8) + right("share", 8) + " " + what + "\n";
+             right("GFLOP/s", 9) + right("GB/s", 8) + right("fraction", 9) + " " + what + "\n";
   }
 
   void row(const Row& r, const std::string& name) {
@@ -49,7 +49,7 @@ class Table {
     figures += right(predicted > 0 ? number(ms / predicted, 2) : "-", 7);
     figures += right(r.bytes > 0 ? number(r.bytes / steps_ / 1e6, 2) : "-", 10);
     figures += rate(r.flops, 9) + rate(r.bytes, 8);
-    figures += right(percent(r.seconds, whole_), 8) + " ";
+    figures += right(percent(r.seconds, whole_), 9) + " ";
     text_ += wrapped(figures, name);
   }
 
@@ -142,7 +142,7 @@ std::string profile_table(const RankProfile& profile) {
   table.row(whole, "the step");
   table.line("");
   table.head(str("the most expensive calls; the same in several layers on one line"));
-  table.rows(values(calls), kDearest);
+  table.rows(values(calls), kMostExpensive);
   return table.take();
 }
 

@@ -72,7 +72,7 @@ class Trace {
   }
 
   /// Steps that ran interleaved, a few rows of each in turn, or in one call of a Communicator. Each
-  /// is shown with its share of the time, by bytes.
+  /// is shown with its fraction of the time, by bytes.
   void add_chain(const std::vector<StepFacts>& facts, const std::vector<Json>& args,
                  const Timeline::Event& e) {
     const char* const what = facts[e.step].collective ? "call of " : "chain of ";

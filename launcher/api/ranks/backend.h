@@ -37,11 +37,11 @@ struct Backend {
   StepNeeds needs{kernels};    // remembers what kernels need as long as they are there
 };
 
-/// One rank's device with nobody beside it, on the calling thread. Throws as open does.
+/// One rank's device with no other rank, on the calling thread. Throws as open does.
 std::shared_ptr<Device> device_alone();
 
 const Backend& cpu_backend();
-/// Null where the part for GPUs (launcher/cuda) is not beside libshardrun, or cannot be loaded.
+/// Null where the part for GPUs (launcher/cuda) is not next to libshardrun, or cannot be loaded.
 const Backend* cuda_backend();
 const std::string& why_no_cuda_backend();
 

@@ -1,4 +1,4 @@
-// Each rank tells of its device; the least share counts.
+// Each rank tells of its device; the least fraction counts.
 #include "ranks/capacity.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The part for GPUs is a library of its own, opened where it lies beside libshardrun: neither
+// The part for GPUs is a library of its own, opened where it lies next to libshardrun: neither
 // building libshardrun nor running it on the CPU waits for it.
 #include <dlfcn.h>
 

@@ -29,19 +29,18 @@ int64_t expected_process_bytes() { return std::max(kLeast, round_up(held_and_lat
 void require_process_fits(Communicator& host, int64_t limit, int64_t arena_bytes, int threads) {
   if (limit == 0) return;
   host.barrier();  // the heap of a rank that still plans is not what it will hold
-  struct Share {
+  struct RankBytes {
     int64_t process, arena;
     int64_t all() const { return process + arena; }
   };
-  const Share mine = {held_and_later() / threads, arena_bytes};
-  std::vector<Share> shares(static_cast<size_t>(host.size()));
-  host.all_gather(&mine, shares.data(), std::vector<int64_t>(shares.size(), sizeof mine),
-                  DType::u8);
+  const RankBytes mine = {held_and_later() / threads, arena_bytes};
+  std::vector<RankBytes> all(static_cast<size_t>(host.size()));
+  host.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine), DType::u8);
   const auto fullest =
-      std::max_element(shares.begin(), shares.end(),
-                       [](const Share& a, const Share& b) { return a.all() < b.all(); });
+      std::max_element(all.begin(), all.end(),
+                       [](const RankBytes& a, const RankBytes& b) { return a.all() < b.all(); });
   SR_REQUIRE(fullest->all() <= limit, out_of_memory, "--memory ", limit, ": the process of rank ",
-             fullest - shares.begin(), " needs ", fullest->all(), " bytes: ", fullest->arena,
+             fullest - all.begin(), " needs ", fullest->all(), " bytes: ", fullest->arena,
              " for its arena, and ", fullest->process,
              " for what it holds, data included, and its steps take; give more, or more ranks");
 }

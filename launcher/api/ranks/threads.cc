@@ -62,25 +62,25 @@ ThreadsSet threads_of_environment() {
 
 int threads_for(const Shared& cores, const Shared& quota, std::optional<int> asked,
                 const ThreadsSet& environment) {
-  const auto share_of = [](const Shared& what) {
+  const auto threads_each = [](const Shared& what) {
     return std::max(1, what.processors / what.ranks);
   };
-  const bool by_quota = share_of(quota) < share_of(cores);
+  const bool by_quota = threads_each(quota) < threads_each(cores);
   const Shared& least = by_quota ? quota : cores;
-  const int share = share_of(least);
-  SR_REQUIRE(!asked || *asked <= share, invalid_input, "--threads ", asked.value_or(0), ": ",
+  const int each = threads_each(least);
+  SR_REQUIRE(!asked || *asked <= each, invalid_input, "--threads ", asked.value_or(0), ": ",
              least.ranks, least.ranks == 1 ? " rank has " : " ranks share ",
              by_quota ? "the time of " : "", least.processors,
              least.processors == 1 ? " core" : " cores",
-             by_quota ? ", the quota of their container or control group" : "", "; ask for ", share,
-             share == 1 ? "" : " or fewer", least.ranks == 1 ? "" : ", or start fewer ranks");
+             by_quota ? ", the quota of their container or control group" : "", "; ask for ", each,
+             each == 1 ? "" : " or fewer", least.ranks == 1 ? "" : ", or start fewer ranks");
   SR_REQUIRE(!asked || *asked <= environment.limit, invalid_input, "--threads ", asked.value_or(0),
              ": OMP_THREAD_LIMIT allows ", environment.limit, "; raise it, or ask for fewer");
   SR_REQUIRE(environment.stack >= kLeastStack, invalid_input, "threads have stacks of ",
              environment.stack, " bytes, wanted ", kLeastStack,
              " or more; unset OMP_STACKSIZE or set it to 1M, and see what 'ulimit -s' allows");
-  const int wanted = environment.wanted > 0 ? environment.wanted : share;
-  return asked.value_or(std::min({share, wanted, environment.limit}));
+  const int wanted = environment.wanted > 0 ? environment.wanted : each;
+  return asked.value_or(std::min({each, wanted, environment.limit}));
 }
 
 void use_threads(int threads) {

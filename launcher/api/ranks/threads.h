@@ -28,9 +28,9 @@ struct Shared {
 
 /// Threads of a rank that shares `cores` with others, and the processors' time that a quota
 /// (base/process/processors.h) leaves: as many as `asked` (--threads); else as `environment` wants,
-/// but no more than its share; else its share. At least one. Never are there more threads than
-/// cores or than the quota keeps busy, but one of each rank, nor more than `environment` allows.
-/// Throws invalid_input if that many were asked, or if stacks have less than kLeastStack.
+/// but no more than its fraction; else its fraction. At least one. Never are there more threads
+/// than cores or than the quota keeps busy, but one of each rank, nor more than `environment`
+/// allows. Throws invalid_input if that many were asked, or if stacks have less than kLeastStack.
 ///   4 cores, 2 ranks: 2 each; --threads 3 is refused; OMP_NUM_THREADS=3 makes 2, =1 makes 1.
 ///   8 cores, 2 ranks, a quota of 4 for both: 2 each.
 int threads_for(const Shared& cores, const Shared& quota, std::optional<int> asked,

@@ -271,24 +271,24 @@ void share_cores(World::Impl& world) {
       sharing_quota = static_cast<int>(std::count_if(seats.begin(), seats.end(), under));
     }
     // Every rank's, so that all come to the same end.
-    struct Share {
+    struct RankCores {
       Shared cores, quota;
       ThreadsSet environment;
     };
-    const Share mine = {{static_cast<int>(cores.size()), sharing},
-                        {quota.processors, sharing_quota},
-                        threads_of_environment()};
-    std::vector<Share> all = {mine};
+    const RankCores mine = {{static_cast<int>(cores.size()), sharing},
+                            {quota.processors, sharing_quota},
+                            threads_of_environment()};
+    std::vector<RankCores> all = {mine};
     if (world.mpi) {
       all.resize(static_cast<size_t>(world.mpi->size()));
       world.mpi->all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine),
                             DType::u8);
     }
     int least = 0;
-    for (const Share& share : all) {
+    for (const RankCores& rank : all) {
       int threads = 0;
       try {
-        threads = threads_for(share.cores, share.quota, world.asked, share.environment);
+        threads = threads_for(rank.cores, rank.quota, world.asked, rank.environment);
       } catch (const Error& e) {
         throw Failure(Failure::Kind::call, e.what(), true);
       }

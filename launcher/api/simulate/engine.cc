@@ -78,11 +78,11 @@ struct Simulation::Run {
     if (kind == TaskKind::host) return 1;
     double rate = 1;
     for (int task : tasks) {
-      const std::vector<int>& beside = communication_of[at(sim.lane_of(task))];
-      if (kind == TaskKind::kernel) return beside.empty() ? 1 : 1 / sim.beside_;
+      const std::vector<int>& concurrent = communication_of[at(sim.lane_of(task))];
+      if (kind == TaskKind::kernel) return concurrent.empty() ? 1 : 1 / sim.overlap_slowdown_;
       const TaskLink link = sim.tasks_[at(task)].link;
       if (link == TaskLink::none) continue;
-      const auto sharing = std::count_if(beside.begin(), beside.end(), [&](int other) {
+      const auto sharing = std::count_if(concurrent.begin(), concurrent.end(), [&](int other) {
         return sim.tasks_[at(tasks_of(other)[0])].link == link;
       });
       rate = std::min(rate, 1 / static_cast<double>(sharing));
@@ -101,10 +101,10 @@ struct Simulation::Run {
   }
 
   /// After a communication began or ended on these tasks' lanes.
-  void set_rates_beside(std::span<const int> tasks, int except) {
+  void set_rates_of_lanes(std::span<const int> tasks, int except) {
     for (int task : tasks) {
       const auto lane = at(sim.lane_of(task));
-      if (sim.beside_ > 1 && kernel_of[lane] >= 0) set_rate(kernel_of[lane], false);
+      if (sim.overlap_slowdown_ > 1 && kernel_of[lane] >= 0) set_rate(kernel_of[lane], false);
       if (communication_of[lane].size() < (except >= 0 ? 2u : 1u)) continue;
       for (int other : std::vector<int>(communication_of[lane])) {
         if (other != except) set_rate(other, false);
@@ -124,7 +124,7 @@ struct Simulation::Run {
     }
     work[at(w)].left = longest;
     set_rate(w, true);
-    if (sim.tasks_[at(tasks[0])].kind == TaskKind::communication) set_rates_beside(tasks, w);
+    if (sim.tasks_[at(tasks[0])].kind == TaskKind::communication) set_rates_of_lanes(tasks, w);
   }
 
   void end(int w) {
@@ -138,7 +138,7 @@ struct Simulation::Run {
         std::erase(communication_of[lane], w);
       ++ended;
     }
-    if (sim.tasks_[at(tasks[0])].kind == TaskKind::communication) set_rates_beside(tasks, -1);
+    if (sim.tasks_[at(tasks[0])].kind == TaskKind::communication) set_rates_of_lanes(tasks, -1);
     for (int task : tasks) {
       for (int n = first[at(task)]; n < first[at(task) + 1]; ++n) {
         if (--pending[at(next[at(n)])] == 0) arrive(next[at(n)]);
@@ -190,7 +190,7 @@ void Simulation::run() {
   for (const SimSpan& span : spans_) makespan_ = std::max(makespan_, span.end);
 }
 
-LaneShares Simulation::shares(int lane) const {
+LaneTimes Simulation::times(int lane) const {
   enum { kKernel, kCommunication, kWait, kHost, kKinds };
   struct Edge {
     double at;
@@ -213,16 +213,16 @@ LaneShares Simulation::shares(int lane) const {
     add(span.ready, span.begin, kWait);
   }
   std::sort(edges.begin(), edges.end(), [](const Edge& a, const Edge& b) { return a.at < b.at; });
-  LaneShares out;
+  LaneTimes out;
   int running[kKinds] = {};
   double before = 0;
   const auto pass = [&](double to) {
-    double& share = running[kKernel] > 0          ? out.compute
-                    : running[kCommunication] > 0 ? out.exposed
-                    : running[kWait] > 0          ? out.waiting
-                    : running[kHost] > 0          ? out.host
-                                                  : out.bubble;
-    share += to - before;
+    double& time = running[kKernel] > 0          ? out.compute
+                   : running[kCommunication] > 0 ? out.exposed
+                   : running[kWait] > 0          ? out.waiting
+                   : running[kHost] > 0          ? out.host
+                                                 : out.bubble;
+    time += to - before;
     before = to;
   };
   for (const Edge& edge : edges) {

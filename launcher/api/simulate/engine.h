@@ -17,7 +17,7 @@ enum class TaskLink : uint8_t { none, within_node, between_nodes };
 struct SimTask {
   int stream = 0;
   TaskKind kind = TaskKind::kernel;
-  double seconds = 0;  // with nothing beside it
+  double seconds = 0;  // with nothing else running
   int meeting = -1;    // of add_meeting: a task of several lanes; -1: of its own alone
   TaskLink link = TaskLink::none;
 };
@@ -29,7 +29,7 @@ struct SimSpan {
 };
 
 /// Where the time of a lane goes. The five add up to the makespan.
-struct LaneShares {
+struct LaneTimes {
   double compute = 0;  // a kernel runs
   double exposed = 0;  // none does, but a communication
   double waiting = 0;  // neither, but one waits for other lanes to come to it
@@ -42,18 +42,19 @@ struct LaneShares {
 /// have ended. Tasks of one meeting begin when the last of them could, run as long as the longest,
 /// and end together, as a collective does.
 ///
-///     Simulation sim(1.1);  // kernels take 1.1 times as long beside communication
+///     Simulation sim(1.1);  // kernels take 1.1 times as long during communication
 ///     const int compute = sim.add_stream(0), links = sim.add_stream(0);
 ///     const int product = sim.add({compute, TaskKind::kernel, 2e-3});
 ///     const std::vector<int> after = {product};
 ///     sim.add({links, TaskKind::communication, 3e-3, -1, TaskLink::within_node}, after);
-///     sim.add({compute, TaskKind::kernel, 1e-3});  // beside it
+///     sim.add({compute, TaskKind::kernel, 1e-3});  // at the same time
 ///     sim.run();
 ///     sim.makespan();  // 5e-3
 class Simulation {
  public:
-  /// `beside`: how many times as long a kernel takes while its lane communicates; at least 1.
-  explicit Simulation(double beside = 1) : beside_(beside) {}
+  /// `overlap_slowdown`: how many times as long a kernel takes while its lane communicates; at
+  /// least 1.
+  explicit Simulation(double overlap_slowdown = 1) : overlap_slowdown_(overlap_slowdown) {}
 
   int add_stream(int lane);  // lanes count from 0
   int add_meeting();
@@ -67,7 +68,7 @@ class Simulation {
   const std::vector<SimTask>& tasks() const { return tasks_; }
   const std::vector<SimSpan>& spans() const { return spans_; }
   int lane_of(int task) const { return lanes_of_[at(tasks_[at(task)].stream)]; }
-  LaneShares shares(int lane) const;
+  LaneTimes times(int lane) const;
   /// What the tasks of the busiest stream take one after the other, and all tasks of the lane that
   /// has most of them: the makespan lies between the two where nothing is slowed or waited for.
   double busiest_stream() const;
@@ -77,7 +78,7 @@ class Simulation {
   static size_t at(int index) { return static_cast<size_t>(index); }
   struct Run;
 
-  double beside_;
+  double overlap_slowdown_;
   std::vector<int> lanes_of_;  // by stream
   std::vector<int> last_;      // by stream: its last task, or -1
   int lanes_ = 0;

@@ -43,7 +43,8 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
   check_constants(r.constants);
   wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
          "more than 0");
-  wanted(std::isfinite(r.beside) && r.beside >= 1, "--beside", r.beside, "1 or more");
+  wanted(std::isfinite(r.overlap_slowdown) && r.overlap_slowdown >= 1, "--beside",
+         r.overlap_slowdown, "1 or more");
   wanted(r.jitter >= 0 && r.jitter < 1, "--jitter", r.jitter, "0 or more, and less than 1");
   wanted(r.draws >= 2, "--draws", r.draws, "2 or more");
   SR_REQUIRE(r.stages == 1 || micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
@@ -79,7 +80,7 @@ StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
   out.assumed = assumptions_named(r.assume);
   set_constants(r, r.constants, gpu, out);
   if (r.host) out.read_rate = gpu ? r.input_gb_s * 1e9 : cluster.memory_bandwidth.value();
-  out.beside = r.beside;
+  out.overlap_slowdown = r.overlap_slowdown;
   out.slow = r.slow;
   out.seed = r.seed;
   return out;

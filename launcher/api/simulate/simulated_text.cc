@@ -1,4 +1,4 @@
-// Lanes, their shares of the time, and their events.
+// Lanes, where their time goes, and their events.
 #include "simulate/simulated_text.h"
 
 #include <algorithm>
@@ -36,14 +36,14 @@ std::string only_simulated(const Simulated& of) {
 constexpr int kMostLines = 16;
 
 /// Cells of a lane's row: milliseconds.
-std::string shares_row(const LaneShares& s, const std::string& name) {
+std::string times_row(const LaneTimes& s, const std::string& name) {
   std::string out = left(name, 32);
   for (double part : {s.compute, s.exposed, s.waiting, s.host, s.bubble})
     out += right(format("%.3f", part * 1e3), 12);
   return out + "\n";
 }
 
-Json shares_json(const LaneShares& s) {
+Json times_json(const LaneTimes& s) {
   return {{"compute_seconds", s.compute},
           {"exposed_communication_seconds", s.exposed},
           {"waiting_seconds", s.waiting},
@@ -158,7 +158,7 @@ std::string simulated_text(const Simulated& of) {
   out += "\n";
   const int lanes = lane_count(of);
   for (int lane = 0; lane < std::min(lanes, kMostLines); ++lane)
-    out += shares_row(sim.shares(lane), "  " + lane_name(of, lane));
+    out += times_row(sim.times(lane), "  " + lane_name(of, lane));
   if (lanes > kMostLines) out += str("  and ", lanes - kMostLines, " more classes of ranks\n");
   out += str("  busiest stream ", milliseconds(sim.busiest_stream()), ", one after the other ",
              milliseconds(sim.serial_sum()), "\n");
@@ -186,7 +186,7 @@ std::string simulated_json(const Simulated& of) {
     const RankLanes::Lane& ranks = of.step.lanes().lanes[static_cast<size_t>(lane)];
     Json one = {{"first_rank", ranks.first}, {"ranks", ranks.ranks}};
     one["stage"] = of.step.stage_of(lane);
-    one.update(shares_json(sim.shares(lane)));
+    one.update(times_json(sim.times(lane)));
     one["sent_bytes"] = of.step.sent(lane);
     lanes.push_back(std::move(one));
   }

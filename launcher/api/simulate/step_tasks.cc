@@ -87,7 +87,7 @@ void SimulatedStep::run(uint64_t draw) {
   draw_ = draw;
   micro_batches_ = settings_.micro_batches > 0 ? settings_.micro_batches
                                                : static_cast<int>(works_[0].program->micro_batches);
-  simulation_ = std::make_unique<Simulation>(settings_.beside);
+  simulation_ = std::make_unique<Simulation>(settings_.overlap_slowdown);
   labels_.clear(), names_.clear(), meetings_.clear(), arrived_.clear();
   at_ = std::vector<Lane>(lanes_.lanes.size());
   sent_.assign(lanes_.lanes.size(), 0);

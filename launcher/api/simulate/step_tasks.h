@@ -23,7 +23,7 @@ struct StepSettings {
   double launch_seconds = 0;  // of the host, each time that it asks for something
   double backward = 1;        // of these, where each kernel is asked for, one of the backward pass
   double read_rate = 0;       // bytes/s at which a batch comes to the rank; 0: it takes no time
-  double beside = 1;          // kernels beside communication take so many times as long
+  double overlap_slowdown = 1;     // kernels take so many times as long during communication
   std::map<int64_t, double> slow;  // by rank: its kernels and host take so many times as long
   /// Of log-normal factors with mean 1, one for each rank and piece of a step: kernels and host.
   double jitter = 0;

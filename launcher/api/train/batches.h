@@ -16,7 +16,7 @@ std::vector<BatchField> batch_fields(const Graph& graph);
 /// The same with options.target_shift.
 std::vector<BatchField> batch_fields(const Graph& graph, const TrainOptions& options);
 
-/// options.data, or synthetic batches; seed and validation share are the options'. Throws
+/// options.data, or synthetic batches; seed and validation fraction are the options'. Throws
 /// invalid_input if the data do not fit the Graph.
 std::unique_ptr<DataSource> open_batches(const Graph& graph, const TrainOptions& options);
 

@@ -207,7 +207,7 @@ std::string RankTrainer::why_not_finite(const StepReport& report) {
                             : ": lower --lr, or clip gradients with --clip");
 }
 
-/// Does the batch have labels, and are they all the ignored one? Each rank looks at its part.
+/// Does the batch have labels, and are they all the ignored one? Each rank looks at its shard.
 bool RankTrainer::no_label_counts(int64_t batch, Split split) const {
   const Executor& executor = split == Split::training ? train_ : *evaluation_;
   bool labels = false, counts = false;
@@ -242,7 +242,7 @@ std::optional<RankTrainer::Evaluation> RankTrainer::evaluate(Split split) {
   return mean(sums, split);
 }
 
-bool RankTrainer::tests_beside() const {
+bool RankTrainer::tests_in_same_pass() const {
   return has(Split::test) && evaluation_->find_metric(kTestPrefix + "loss") != nullptr;
 }
 

@@ -70,7 +70,7 @@ class RankTrainer {
 
   bool has(Split split) const { return evaluation_ && data_->batches(split) > 0; }
 
-  /// Mean loss over a split, each batch weighing as many labels as count in it, and the share of
+  /// Mean loss over a split, each batch weighing as many labels as count in it, and the fraction of
   /// labels that the model finds, where it has classes.
   struct Evaluation {
     double loss = 0;
@@ -81,8 +81,8 @@ class RankTrainer {
   std::optional<Evaluation> evaluate(Split split);
 
   /// Does the pass over the validation's one batch measure the test too?
-  bool tests_beside() const;
-  /// Validation and test, where tests_beside().
+  bool tests_in_same_pass() const;
+  /// Validation and test, where tests_in_same_pass().
   std::pair<Evaluation, Evaluation> evaluate_both();
 
   /// The outputs that the validation's graph has for its first batch, whole, by name.

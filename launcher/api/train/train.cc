@@ -254,7 +254,7 @@ class RankRun {
   std::optional<Stopped> stopped_;
 };
 
-/// Beside the run's checkpoints, for who goes on from them. A run does without it.
+/// With the run's checkpoints, for who goes on from them. A run does without it.
 void keep_plan(const TrainingPlan& plan, const TrainOptions& options) {
   const auto ranks = static_cast<int64_t>(plan.predicted_bytes().size());
   const std::string path = kept_plan_path(options.checkpoint, ranks);

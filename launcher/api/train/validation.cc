@@ -21,7 +21,7 @@ void Validation::restore(const RunState& state) {
 
 std::optional<EvalReport> Validation::take(int64_t step) {
   std::optional<RankTrainer::Evaluation> now, test;
-  if (trainer_.tests_beside()) {
+  if (trainer_.tests_in_same_pass()) {
     std::tie(now, test) = trainer_.evaluate_both();
   } else {
     now = trainer_.evaluate(Split::validation);

@@ -24,17 +24,17 @@ struct Refused {
   std::string why;
 };
 
-/// A tensor of a call with room around it.
+/// A tensor of a call with guard elements around it.
 template <class T>
 class Guarded {
  public:
   Guarded(const TensorType& type, T fill, int64_t fill_ints)
       : floating_(is_float(type.dtype)), shape_(type.shape), count_(element_count(type.shape)) {
-    const size_t room = static_cast<size_t>(count_) * 2 + 2 * kGuard;
+    const size_t padded = static_cast<size_t>(count_) * 2 + 2 * kGuard;
     if (floating_) {
-      floats_.assign(room, fill);
+      floats_.assign(padded, fill);
     } else {
-      ints_.assign(room, fill_ints);
+      ints_.assign(padded, fill_ints);
     }
   }
 
@@ -119,7 +119,7 @@ void check_kernel(const std::function<void(const OpCall<T>&)>& kernel, const Sma
   }
   for (size_t r = 0; r < small.out.size(); ++r) {
     SR_REQUIRE(out[0][r].intact(fresh[0][r]) && out[1][r].intact(fresh[1][r]), invalid_input,
-               "its kernel writes beside result ", r, ", which is ", small.out[r],
+               "its kernel writes outside result ", r, ", which is ", small.out[r],
                " by the shape rule");
     for (int64_t i = 0; i < out[0][r].count(); ++i) {
       const bool unwritten = out[0][r].same(i, fresh[0][r]) && out[1][r].same(i, fresh[1][r]);

@@ -407,7 +407,7 @@ void rethrow_first(const std::vector<std::exception_ptr>& errors) {
   if (first) std::rethrow_exception(first);
 }
 
-/// The leader and the shadow on threads of their own, beside `ranks`, which plays the ranks on this
+/// The leader and the shadow on threads of their own, while `ranks` plays the ranks on this
 /// one. `ranks` may throw Stopped.
 Replay lead(const std::vector<ReplayAct>& acts, const Stops& stops,
             std::span<const KernelList* const> lists, const ReplayOptions& options,

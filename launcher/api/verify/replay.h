@@ -1,4 +1,4 @@
-// Replaying a plan's training step and validation beside one rank, value by value.
+// Replaying a plan's training step and validation against one rank's, value by value.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What ranks have of a value beside what one rank has.
+// What ranks have of a value, compared with what one rank has.
 #pragma once
 
 #include <map>

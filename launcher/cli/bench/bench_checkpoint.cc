@@ -1,4 +1,5 @@
-// shardrun bench checkpoint: saving and reading a model's state beside the disk's own speed.
+// shardrun bench checkpoint: saving and reading a model's state, compared with the disk's own
+// speed.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -127,7 +128,7 @@ int run(CheckpointOptions& o) {
 Bench add_bench_checkpoint(CLI::App& bench) {
   CLI::App* app = bench.add_subcommand("checkpoint",
                                        "Saving a model's first state and reading it, on --ranks "
-                                       "threads or under mpirun, beside what "
+                                       "threads or under mpirun, compared with what "
                                        "the disk does with plain files and memory with a copy");
   const auto options = std::make_shared<CheckpointOptions>();
   add_model_options(*app, options->args);

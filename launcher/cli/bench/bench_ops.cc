@@ -1,4 +1,4 @@
-// shardrun bench ops: kernels alone, beside this machine's ceilings.
+// shardrun bench ops: kernels alone, compared with this machine's ceilings.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -91,7 +91,8 @@ int run(const CLI::App& app, OpsOptions& o) {
 
 Bench add_bench_ops(CLI::App& bench) {
   CLI::App* app = bench.add_subcommand(
-      "ops", "Each kernel beside what its bytes and FLOPs would take at this machine's best");
+      "ops",
+      "Each kernel compared with what its bytes and FLOPs would take at this machine's best");
   const auto options = std::make_shared<OpsOptions>();
   app->add_option("--model", options->args.model,
                   "The calls of a step of this model, an ONNX file or gpt, wide-resnet or gat "

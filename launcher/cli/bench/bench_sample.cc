@@ -1,4 +1,4 @@
-// shardrun bench sample: tokens a second beside the bandwidth of memory.
+// shardrun bench sample: tokens a second compared with the bandwidth of memory.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -41,26 +41,26 @@ int run(SampleOptions& o) {
                        {"of the limit", 12}});
     std::printf("%s", table.head().c_str());
     nlohmann::json all = nlohmann::json::array();
-    std::vector<double> shares;
+    std::vector<double> fractions;
     for (const SampleRound& r : rounds) {
-      shares.push_back(r.limit() / r.token);
+      fractions.push_back(r.limit() / r.token);
       std::printf("%s", table
-                            .row({std::to_string(shares.size()), number(r.token * 1e3, "%.3f"),
+                            .row({std::to_string(fractions.size()), number(r.token * 1e3, "%.3f"),
                                   number(1 / r.token, "%.1f"),
                                   number(static_cast<double>(r.parameter_bytes) / 1e6, "%.1f"),
                                   number(r.bandwidth / 1e9, "%.1f"),
-                                  number(100 * shares.back(), "%.1f %%")})
+                                  number(100 * fractions.back(), "%.1f %%")})
                             .c_str());
       all.push_back({{"token_ms", r.token * 1e3},
                      {"bandwidth", r.bandwidth},
                      {"parameter_bytes", r.parameter_bytes},
-                     {"of_limit", shares.back()}});
+                     {"of_limit", fractions.back()}});
     }
     std::printf(
         "a token at a time, %s, reaches %.1f %% of the rate at which memory delivers the "
         "parameters (median)\n",
         rounds.front().keys_are_kept ? "keys and values kept" : "the context computed again",
-        100 * quantile(shares, 0.5));
+        100 * quantile(fractions, 0.5));
     if (!o.json.empty())
       write_output(o.json, nlohmann::json({{"bench", "sample"}, {"rounds", all}}).dump(1) + "\n");
     return 0;
@@ -72,9 +72,9 @@ int run(SampleOptions& o) {
 }  // namespace
 
 Bench add_bench_sample(CLI::App& bench) {
-  CLI::App* app = bench.add_subcommand(
-      "sample",
-      "Tokens drawn one by one beside the bytes of the parameters over the bandwidth of memory");
+  CLI::App* app = bench.add_subcommand("sample",
+                                       "Tokens drawn one by one, compared with the bytes of the "
+                                       "parameters over the bandwidth of memory");
   const auto options = std::make_shared<SampleOptions>();
   add_call_options(*app, options->args);
   add_machine_options(*app, options->args);

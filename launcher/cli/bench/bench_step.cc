@@ -1,4 +1,4 @@
-// shardrun bench step: a step beside its products alone and its traffic through memory.
+// shardrun bench step: a step compared with its products alone and its traffic through memory.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -23,10 +23,10 @@ std::string percent(double part, double whole) { return number(100 * part / whol
 
 /// What a benchmark comes to.
 struct Verdict {
-  double step = 0;   // s, median of the rounds
-  double ratio = 0;  // of a step to its limit, likewise
-  double rate = 0;   // FLOP/s of the model's products, in a step
-  double share = 0;  // of the matmul's ceiling in the model's type
+  double step = 0;      // s, median of the rounds
+  double ratio = 0;     // of a step to its limit, likewise
+  double rate = 0;      // FLOP/s of the model's products, in a step
+  double fraction = 0;  // of the matmul's ceiling in the model's type
 };
 
 Verdict verdict_of(const StepBench& bench, const std::string& dtype) {
@@ -39,14 +39,14 @@ Verdict verdict_of(const StepBench& bench, const std::string& dtype) {
   out.step = quantile(steps, 0.5);
   out.ratio = quantile(ratios, 0.5);
   out.rate = bench.flops / out.step;
-  out.share = out.rate / bench.ceilings.flops.at(dtype);
+  out.fraction = out.rate / bench.ceilings.flops.at(dtype);
   return out;
 }
 
 void print(const StepBench& bench, const std::string& dtype) {
   const double traffic = bench.traffic_bytes / bench.ceilings.bandwidth;
   const Table parts({{"ms in the step", 14},
-                     {"share", 7},
+                     {"fraction", 8},
                      {"alone", 9},
                      {"GFLOP/s", 8},
                      {"MB", 9},
@@ -81,7 +81,7 @@ void print(const StepBench& bench, const std::string& dtype) {
       "%.4g GFLOP/s, %s of the matmul's ceiling in %s\n"
       "a step takes %.3f times its products alone and its traffic at memory bandwidth (median)\n",
       ms(verdict.step).c_str(), ms(bench.recorded).c_str(), bench.flops / 1e9, verdict.rate / 1e9,
-      percent(verdict.share, 1).c_str(), dtype.c_str(), verdict.ratio);
+      percent(verdict.fraction, 1).c_str(), dtype.c_str(), verdict.ratio);
 }
 
 int run(const CLI::App& app, StepOptions& o) {
@@ -115,7 +115,7 @@ int run(const CLI::App& app, StepOptions& o) {
   all["flops"] = bench.flops;
   all["recorded_ms"] = bench.recorded * 1e3;
   all["step_ms"] = verdict.step * 1e3;
-  all["of_ceiling"] = verdict.share;
+  all["of_ceiling"] = verdict.fraction;
   all["traffic_bytes"] = bench.traffic_bytes;
   all["traffic_ms"] = bench.traffic_bytes / bench.ceilings.bandwidth * 1e3;
   all["parts"] = parts;
@@ -128,10 +128,10 @@ int run(const CLI::App& app, StepOptions& o) {
 }  // namespace
 
 Bench add_bench_step(CLI::App& bench) {
-  CLI::App* app = bench.add_subcommand(
-      "step",
-      "A step beside the sum of its matmuls, convolutions and attentions alone and of its other "
-      "bytes at memory bandwidth");
+  CLI::App* app =
+      bench.add_subcommand("step",
+                           "A step compared with the sum of its matmuls, convolutions "
+                           "and attentions alone and of its other bytes at memory bandwidth");
   const auto options = std::make_shared<StepOptions>();
   app->add_option("model", options->args.model, "An ONNX file, or gpt, wide-resnet or gat")
       ->required();

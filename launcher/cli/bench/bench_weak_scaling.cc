@@ -207,15 +207,15 @@ class WeakScaling {
 
   /// FLOP/s a rank, of those of the planner's row with the fewest ranks, in each round that both
   /// have.
-  std::vector<double> shares(const Row& row) const {
-    std::vector<double> shares;
+  std::vector<double> fractions(const Row& row) const {
+    std::vector<double> fractions;
     const Row& first = *std::find_if(rows_.begin(), rows_.end(), [&](const Row& other) {
       return other.planner == row.planner && !other.step_ms.empty();
     });
     for (size_t i = 0; i < std::min(row.step_ms.size(), first.step_ms.size()); ++i)
-      shares.push_back(row.flops_per_s(row.step_ms[i]) / row.ranks /
-                       (first.flops_per_s(first.step_ms[i]) / first.ranks));
-    return shares;
+      fractions.push_back(row.flops_per_s(row.step_ms[i]) / row.ranks /
+                          (first.flops_per_s(first.step_ms[i]) / first.ranks));
+    return fractions;
   }
 
   /// A round of a row, or all of them.
@@ -227,9 +227,9 @@ class WeakScaling {
       const auto steps = round ? row.step_ms[*round] : row.all_steps();
       const auto mib = [](double bytes) { return cli::number(bytes / 0x1p20, "%.1f"); };
       const auto ms = [&](double q) { return cli::number(quantile(steps, q), "%.1f"); };
-      auto of_first = shares(row);
+      auto of_first = fractions(row);
       if (round && *round < of_first.size()) of_first = {of_first[*round]};
-      const auto share = [&](double q) {
+      const auto fraction = [&](double q) {
         return cli::number(100 * quantile(of_first, q), "%.0f %%");
       };
       std::vector<std::string> cells = {std::to_string(row.ranks),
@@ -239,11 +239,11 @@ class WeakScaling {
                                         ms(0.25) + "-" + ms(0.75),
                                         cli::number(row.number("predicted_ms"), "%.1f"),
                                         cli::number(row.flops_per_s(steps) / 1e9, "%.1f"),
-                                        share(0.5),
+                                        fraction(0.5),
                                         mib(row.most("allocated_bytes")),
                                         mib(row.most("sent_bytes")),
                                         cli::number(row.number("planning_seconds"), "%.2f")};
-      if (!round) cells.push_back(share(0) + " to " + share(1));
+      if (!round) cells.push_back(fraction(0) + " to " + fraction(1));
       std::printf("%s", table_.row(cells).c_str());
     }
     std::fflush(stdout);
@@ -274,8 +274,8 @@ class WeakScaling {
         r["predicted_ms"] = row.number("predicted_ms");
         r["flops"] = row.number("flops");
         r["flops_per_s"] = row.flops_per_s(steps);
-        r["efficiencies"] = shares(row);  // by round
-        r["efficiency"] = quantile(shares(row), 0.5);
+        r["efficiencies"] = fractions(row);  // by round
+        r["efficiency"] = quantile(fractions(row), 0.5);
         r["bytes"] = row.report.value("allocated_bytes", std::vector<int64_t>());
         r["sent_bytes"] = row.report.value("sent_bytes", std::vector<int64_t>());
         r["planning_seconds"] = row.number("planning_seconds");

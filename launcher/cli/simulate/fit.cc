@@ -281,7 +281,7 @@ class Fit {
   const FitModel& model_;
   Vector at_;              // logarithms
   Matrix thoughts_;        // of what is thought beforehand
-  double noise_ = kNoise;  // of errors_: how much they count beside what is thought
+  double noise_ = kNoise;  // of errors_: how much they count against what is thought
   Vector errors_;          // at at_
   Matrix slopes_;
   std::vector<size_t> identified_;  // constants that the rows identify

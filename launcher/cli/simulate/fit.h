@@ -31,7 +31,7 @@ using FitModel = std::function<std::vector<double>(const std::vector<double>& va
 
 /// The likeliest values, by Gauss-Newton on logarithms of errors; errors beyond 20 % count by their
 /// size and not by its square, so that a few odd figures decide nothing. How much the figures count
-/// beside what is thought beforehand follows from how well they are met. A constant is not
+/// against what is thought beforehand follows from how well they are met. A constant is not
 /// identifiable where a change of it changes no figure by much, or where the figures alone leave
 /// more than twice or half its value: it is then near what is thought of it, at the scale of the
 /// others. So figures that are all twice as large give constants that are, if they share a scale.

@@ -116,7 +116,7 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
   simulate.scales = add_weak_scaling(app, simulate.scaling);
   add_plan_options(app, args);
   app.add_option("--stages", r.stages,
-                 "Pipeline stages over which the layers and --ranks are shared out (simulated "
+                 "Pipeline stages over which the layers and --ranks are divided (simulated "
                  "only: they cannot be run)")
       ->capture_default_str();
   app.add_option("--schedule", r.schedule, "--stages: 1f1b or interleaved")->capture_default_str();
@@ -136,7 +136,8 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
                  "Constants that 'calibrate --rows' found in measured steps");
   app.add_option("--input-rate", r.input_gb_s, "GB/s at which a batch comes to a GPU")
       ->capture_default_str();
-  app.add_option("--beside", r.beside, "Kernels beside communication take so many times as long")
+  app.add_option("--beside", r.overlap_slowdown,
+                 "Kernels take so many times as long while their rank communicates")
       ->capture_default_str();
   app.add_option("--slow", simulate.slow,
                  "RANK=FACTOR: a rank whose kernels and host take so many times as long "

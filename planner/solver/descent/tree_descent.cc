@@ -82,9 +82,10 @@ std::vector<int> TreeDescent::order_of(int round, std::mt19937_64& random) const
   return around;
 }
 
-/// A member's costs beside what is not in the forest.
-std::vector<double> TreeDescent::beside(int node, const Forest& forest, const Solution& solution,
-                                        const Prices& prices) const {
+/// A member's costs given the choices outside the forest.
+std::vector<double> TreeDescent::costs_given_rest(int node, const Forest& forest,
+                                                  const Solution& solution,
+                                                  const Prices& prices) const {
   std::vector<double> out = problem_.nodes[at(node)].cost;
   for (double& cost : out) cost = std::min(cost, kTreeDescent.forbidden);
   if (!prices.empty()) {
@@ -113,7 +114,7 @@ const TreeDescent::Arc& TreeDescent::arc(int from, int to) const {
                            [](const Arc& one, int other) { return one.other < other; });
 }
 
-/// Adds to a parent's costs, by its choice, the least that a child comes to beside it; `choice`:
+/// Adds to a parent's costs, by its choice, the least that a child comes to given it; `choice`:
 /// the child's.
 void TreeDescent::add_message(int child, const std::vector<double>& costs, const Arc& up,
                               std::vector<double>& above, std::vector<int>& choice,
@@ -178,7 +179,7 @@ void TreeDescent::move(Solution& solution, const std::vector<int>& order,
                        const Prices& prices) const {
   const Forest forest = induced_forest(neighbours_, order);
   std::vector<std::vector<double>> costs(solution.size());
-  for (int i : forest.visit) costs[at(i)] = beside(i, forest, solution, prices);
+  for (int i : forest.visit) costs[at(i)] = costs_given_rest(i, forest, solution, prices);
   std::vector<std::vector<int>> choice(solution.size());  // by the parent's
   Message message;
   for (size_t v = forest.visit.size(); v-- > 0;) {

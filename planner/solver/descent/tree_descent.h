@@ -45,8 +45,8 @@ class TreeDescent {
     std::vector<int> who, best;
   };
   std::vector<int> order_of(int round, std::mt19937_64& random) const;
-  std::vector<double> beside(int node, const Forest& forest, const Solution& solution,
-                             const Prices& prices) const;
+  std::vector<double> costs_given_rest(int node, const Forest& forest, const Solution& solution,
+                                       const Prices& prices) const;
   const Arc& arc(int from, int to) const;
   void add_message(int child, const std::vector<double>& costs, const Arc& up,
                    std::vector<double>& above, std::vector<int>& choice, Message& message) const;

@@ -1,4 +1,4 @@
-// Files are written beside their place and renamed.
+// Files are written under a temporary name and renamed.
 #include "base/files/cache_folder.h"
 
 #include <unistd.h>
@@ -35,15 +35,15 @@ void write_cached(const std::string& path, const std::string& bytes) {
   static std::atomic<int> written{0};  // ranks of one process write at the same time
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  const std::string beside = str(path, ".", getpid(), ".", written++);
-  std::ofstream out(beside, std::ios::binary);
+  const std::string temporary = str(path, ".", getpid(), ".", written++);
+  std::ofstream out(temporary, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.close();
   using std::filesystem::perms;
-  std::filesystem::permissions(beside, perms::group_write | perms::others_write,
+  std::filesystem::permissions(temporary, perms::group_write | perms::others_write,
                                std::filesystem::perm_options::remove, ignored);
-  if (out) std::filesystem::rename(beside, path, ignored);
-  if (!out || ignored) std::filesystem::remove(beside, ignored);
+  if (out) std::filesystem::rename(temporary, path, ignored);
+  if (!out || ignored) std::filesystem::remove(temporary, ignored);
 }
 
 }  // namespace shardrun

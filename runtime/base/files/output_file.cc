@@ -1,4 +1,4 @@
-// The file beside, and when there is none.
+// The temporary file, and when there is none.
 #include "base/files/output_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Stream waits: which steps wait for which, where collectives run on streams beside kernels.
+// Stream waits: which steps wait for which, where collectives run on streams of their own.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ struct BoxMove {
 /// Units are as long as the innermost loop, its steps, and where the tensors begin allow.
 BoxMove move_of(const BoxLoops& loops, const void* from, const void* to, int64_t element_bytes);
 
-/// A copy by which neighbours in `from` come to lie apart, and others beside each other: in tiles,
+/// A copy by which neighbours in `from` come to lie apart, and others next to each other: in tiles,
 /// read along `cols` and written along `rows`.
 struct BoxTiles {
   static constexpr int kTile = 32;  // elements along each

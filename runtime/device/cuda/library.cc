@@ -18,7 +18,7 @@ void* Library::handle() const {
   const std::lock_guard lock(mutex);
   void*& handle = opened[file_];
   if (handle == nullptr) {
-    // Beside the toolkit that this was built with, where the loader does not look by itself.
+    // Also in the toolkit that this was built with, where the loader does not look by itself.
     for (const std::string& path : {file_, std::string(SHARDRUN_CUDA_LIBRARIES) + "/" + file_}) {
       handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
       if (handle != nullptr) break;

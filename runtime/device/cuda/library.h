@@ -30,7 +30,7 @@ const Library& nccl();
 const Library& nvrtc();
 
 /// dlopen for headers that look for CUDA's own libraries under several names, and give up where
-/// more than one is there, as beside Python's packages for another version: of the runtimes ours
+/// more than one is there, as with Python's packages for another version: of the runtimes ours
 /// alone, null for others; the driver's as the driver brings it, "libcuda.so.1" for "libcuda.so".
 void* open_as_ours(const char* file, int flags);
 

@@ -58,10 +58,10 @@ void wait_while(const Pending& pending, const Watches& watches) {
   }
 }
 
-/// Nobody watches a launch for which there is no room, behind a collective that does not end: CUDA
-/// documents no number of launches that a stream takes before the host waits in one. So the host
-/// waits itself before it is far ahead. Every kEvery launches it waits for the mark that it left in
-/// the device's order of work so many launches ago, and leaves another.
+/// Nobody watches a launch that the stream's queue cannot take, behind a collective that does not
+/// end: CUDA documents no number of launches that a stream takes before the host waits in one. So
+/// the host waits itself before it is far ahead. Every kEvery launches it waits for the mark that
+/// it left in the device's order of work so many launches ago, and leaves another.
 class Ahead {
  public:
   static constexpr int64_t kEvery = 128;  // streams have been seen to take 1,000

@@ -52,10 +52,10 @@ void Image::copy_piece(const Piece& piece, int64_t begin, int64_t end, char* out
 /// Of many short runs, each would take a device's latency.
 const char* Image::copy_of(const Binding& binding) {
   if (held_ != binding.buffer) {
-    beside_ = of_.read(binding);
+    copy_ = of_.read(binding);
     held_ = binding.buffer;
   }
-  return static_cast<const char*>(beside_.data());
+  return static_cast<const char*>(copy_.data());
 }
 
 }  // namespace shardrun

@@ -27,8 +27,8 @@ class Image {
 
   const Executor& of_;
   RankFile file_;
-  BufferId held_ = -1;  // the buffer that beside_ is a copy of, where the arena is a device's
-  Tensor beside_;
+  BufferId held_ = -1;  // the buffer that copy_ is a copy of, where the arena is a device's
+  Tensor copy_;
 };
 
 }  // namespace shardrun

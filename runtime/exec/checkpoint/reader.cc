@@ -36,7 +36,7 @@ constexpr int64_t kGap = 4096;  // a disk reads whole pages
 class ReadBlock {
  public:
   /// At least so many bytes, on a disk's boundary.
-  char* room(int64_t bytes) {
+  char* reserve(int64_t bytes) {
     if (bytes > bytes_) memory_ = disk_memory(bytes_ = round_up(bytes, kStorageBlock));
     return memory_.get();
   }
@@ -70,7 +70,7 @@ class Source {
   const char* read(int64_t at, int64_t bytes, ReadBlock& block) const {
     const int64_t begin = at / kStorageBlock * kStorageBlock, end = at + bytes;
     const int64_t whole = round_up(end - begin, kStorageBlock);
-    char* const out = block.room(whole);
+    char* const out = block.reserve(whole);
     for (int64_t done = 0; begin + done < end;) {
       const ssize_t got = ::pread(fd_, out + done, static_cast<size_t>(whole - done), begin + done);
       if (got < 0 && errno == EINTR) continue;
@@ -139,8 +139,8 @@ class Run {
     while (bytes > 0) {
       const bool far = !spans_.empty() && at - end() > kGap;
       if (far || (!spans_.empty() && at + 1 - spans_[0].at > kBlock)) flush();
-      const int64_t room = kBlock - (spans_.empty() ? 0 : at - spans_[0].at);
-      const int64_t some = std::min(bytes, room);
+      const int64_t left = kBlock - (spans_.empty() ? 0 : at - spans_[0].at);
+      const int64_t some = std::min(bytes, left);
       spans_.push_back({at, to, some});
       at += some;
       to += some;
@@ -313,16 +313,16 @@ class Restore {
   /// Rank k adds up a part of all sums, of each piece and each set of ranks that read all of it.
   /// Collective.
   void check_sums() {
-    const int64_t ranks = host_.size(), share = (sums_ + ranks - 1) / ranks;
-    std::vector<uint32_t> mine(static_cast<size_t>(share * ranks)), all(mine.size());
+    const int64_t ranks = host_.size(), per_rank = (sums_ + ranks - 1) / ranks;
+    std::vector<uint32_t> mine(static_cast<size_t>(per_rank * ranks)), all(mine.size());
     for (const Task& task : done_)
       mine[static_cast<size_t>(own_sum_.at(task.tensor)) + task.piece] = task.sum;
-    const std::vector<int64_t> counts(static_cast<size_t>(ranks), share);
+    const std::vector<int64_t> counts(static_cast<size_t>(ranks), per_rank);
     host_.all_to_all(mine.data(), counts, all.data(), counts, DType::i32);
     together(
         host_,
         [&] {
-          const int64_t begin = host_.rank() * share, end = std::min(sums_, begin + share);
+          const int64_t begin = host_.rank() * per_rank, end = std::min(sums_, begin + per_rank);
           for (const auto& [tensor, count] : replicas_) {
             const auto& pieces = tensors()[tensor].pieces;
             const auto per_replica = static_cast<int64_t>(pieces.size());
@@ -331,7 +331,7 @@ class Restore {
             for (int64_t i = first; i < last; ++i) {
               uint32_t sum = 0;
               for (int64_t r = 0; r < ranks; ++r)
-                sum ^= all[static_cast<size_t>(r * share + i - begin)];
+                sum ^= all[static_cast<size_t>(r * per_rank + i - begin)];
               const auto& piece =
                   pieces[static_cast<size_t>((i - first_sum_[tensor]) % per_replica)];
               check(from_, tensors()[tensor], piece, crc32c_of_parts(sum, piece.bytes));

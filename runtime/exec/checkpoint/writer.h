@@ -1,4 +1,5 @@
-// CheckpointWriter: saves the state of a training run, every rank its part, while training goes on.
+// CheckpointWriter: saves the state of a training run, every rank its shards, while training goes
+// on.
 #pragma once
 
 #include <atomic>
@@ -58,7 +59,7 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// What a rank's writer allocates, of the host's memory: room for the copy.
+  /// What a rank's writer allocates, of the host's memory: for the copy.
   static int64_t memory_bytes(const std::vector<Binding>& bindings, const Mesh& mesh, int64_t rank,
                               bool asynchronous);
 

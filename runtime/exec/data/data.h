@@ -98,7 +98,7 @@ class DataSource {
 /// Arrays: dim 0 counts samples, the rest is as the field's ([samples, H, W] fit [batch, 1, H, W]);
 /// an epoch is a shuffled order of the samples. The archive's boolean arrays train_mask, val_mask
 /// and test_mask, where they are, say which samples are for what, else the last validation_fraction
-/// is for validation. Validation and test see every sample once: where the last batch has room
+/// is for validation. Validation and test see every sample once: where the last batch has samples
 /// left, its targets there are the ignored label.
 ///
 /// Arrays that all have exactly their fields' shapes are one batch, read whole each step (a graph,

@@ -31,7 +31,7 @@ class TokenSource : public DataSource {
   void read(int64_t batch, Split split, const BatchField& field, const Box& box,
             void* out) const override {
     if (field.role == BatchField::Role::input && field.name != input_) {
-      fill_beside(field, box, out);
+      fill_constant(field, box, out);
       return;
     }
     const bool validation = split == Split::validation;
@@ -80,14 +80,14 @@ class TokenSource : public DataSource {
   }
 
  private:
-  /// What a text says of an input beside its tokens: all of them count, they are of one segment,
+  /// What a text says of an input besides its tokens: all of them count, they are of one segment,
   /// and where they stand.
-  static bool is_beside(const BatchField& field) {
+  static bool is_constant(const BatchField& field) {
     return field.role == BatchField::Role::input && field.type.shape.size() == 2 &&
            (field.name == "attention_mask" || field.name == "token_type_ids" ||
             field.name == "position_ids");
   }
-  static void fill_beside(const BatchField& field, const Box& box, void* out) {
+  static void fill_constant(const BatchField& field, const Box& box, void* out) {
     const int64_t context = field.type.shape[1];
     for_box(field.type.shape, box, [&](int64_t index, int64_t i) {
       store_integer(out, field.type.dtype, i,
@@ -101,7 +101,7 @@ class TokenSource : public DataSource {
     const BatchField* input = nullptr;
     const BatchField* target = nullptr;
     for (const BatchField& field : fields) {
-      if (is_beside(field)) continue;
+      if (is_constant(field)) continue;
       const bool integer = field.type.dtype == DType::i32 || field.type.dtype == DType::i64;
       const BatchField*& place = field.role == BatchField::Role::input ? input : target;
       SR_REQUIRE(
@@ -144,7 +144,7 @@ class TokenSource : public DataSource {
                " tokens to train on, fewer than the ", sample, " that a context of ", context_,
                " needs; lower it");
     training_tokens_ = tokens_ - validation;
-    // Leaving out one sample gives the phase room to move by up to a context.
+    // Leaving out one sample lets the phase move by up to a context.
     samples_of_epoch_ = (training_tokens_ - 1) / context_;
     if (samples_of_epoch_ > 1) --samples_of_epoch_;
     if (validation == 0) return;
@@ -167,8 +167,8 @@ class TokenSource : public DataSource {
   /// Samples 0 … S-1 start evenly from the first to the last possible place.
   int64_t validation_start(int64_t sample) const {
     const int64_t last = validation_batches_ * samples_ - 1;
-    const int64_t room = tokens_ - training_tokens_ - (context_ + 1);
-    return training_tokens_ + (last == 0 ? 0 : sample * room / last);
+    const int64_t last_start = tokens_ - training_tokens_ - (context_ + 1);
+    return training_tokens_ + (last == 0 ? 0 : sample * last_start / last);
   }
 
   void load(int64_t position, int64_t count, unsigned char* out) const {

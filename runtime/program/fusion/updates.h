@@ -17,7 +17,7 @@ namespace shardrun {
 ///   w', m' = sgd(w, g, m, …), v', k' = sgd(v, h, k, …)                    becomes
 ///   w', m', v', k' = sgd(w, g, m, v, h, k, …)
 ///
-/// where updates stand beside each other, have equal attributes but for weight_decay and copy, and
+/// where updates follow each other, have equal attributes but for weight_decay and copy, and
 /// write what they read.
 void fuse_updates(Program& program, const RunsAlike& takes = nullptr);
 

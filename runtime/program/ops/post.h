@@ -21,7 +21,7 @@ namespace shardrun {
 ///   y, x = matmul_post(a, b, bias){post="add gelu", post_keep=1}: x is matmul(a, b) + bias
 ///
 /// The last result may be the sum of one of the product's operands over what is multiplied away, of
-/// the product's type: the gradient of a bias beside that of its weight.
+/// the product's type: the gradient of a bias along with that of its weight.
 ///
 ///   dw, db = matmul_post(x, dy){equation=bm,bn->mn, post_sum=1}: db [n] is dy [b, n] summed over b
 struct PostOp {

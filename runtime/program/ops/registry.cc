@@ -15,8 +15,8 @@ std::vector<OpDef> program_ops() {
 namespace {
 
 /// The registry is built when it is first asked for, so the order of such initialisers is of no
-/// matter; and these families hold nothing that another one makes. Beside libshardrun a linker may
-/// take this file once more, for anything that it defines; then the ops are there.
+/// matter; and these families hold nothing that another one makes. A linker that has libshardrun
+/// may take this file once more, for anything that it defines; then the ops are there.
 bool join_registry() {
   for (OpDef& def : program_ops()) {
     if (find_op(def.name) == nullptr) register_op(std::move(def));

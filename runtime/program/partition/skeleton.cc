@@ -1,4 +1,4 @@
-// Buffers and steps beside what they come from.
+// Buffers and steps with what they come from.
 #include "program/partition/skeleton.h"
 
 #include "graph/node_exchanges.h"

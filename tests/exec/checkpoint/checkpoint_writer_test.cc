@@ -46,7 +46,7 @@ Shardings whole_shardings() {
 
 Mesh mesh_of(const std::string& text) { return text == "1" ? Mesh() : Mesh::parse(text); }
 
-/// Of one rank, beside which nothing runs.
+/// Of one rank, with nothing else running.
 class Rank {
  public:
   Rank(const std::vector<StateValue>& values, const Mesh& mesh, const Shardings& shardings,
@@ -224,7 +224,7 @@ TEST(CheckpointWriter, SavesTheStateOfTheMoment) {
   restore(folder / "step-00000001", mesh, whole);
 }
 
-/// Beside kernels: where the arena is a device's, its bytes come by way of the host.
+/// While kernels run: where the arena is a device's, its bytes come by way of the host.
 TEST(CheckpointWriter, OfADevice) {
   const Mesh mesh = Mesh::parse("a=2");
   std::minstd_rand random(9);
@@ -274,7 +274,7 @@ TEST(CheckpointWriter, TakesTheMemoryThatIsCounted) {
   EXPECT_EQ(CheckpointWriter::memory_bytes(program.bindings, mesh, 0, false), 0);
 }
 
-/// Blocks from several threads, in any order, on boundaries of the disk and beside them.
+/// Blocks from several threads, in any order, on boundaries of the disk and off them.
 TEST(Disk, WritesBlocksOfSeveralThreads) {
   const TemporaryFolder folder("blocks");
   const std::string path = folder.path() + "/file";

@@ -109,7 +109,7 @@ TEST_F(Images, EveryHeldOutImageIsSeenOnce) {
   const auto brief = open_data(idx_spec(), fields, options);
   EXPECT_EQ(read_all<int64_t>(*brief, 0, fields[1], Split::validation),
             (std::vector<int64_t>{3, 4, 6, 8}));
-  // A loss that counts every target has no room for padding.
+  // A loss that counts every target allows no padding.
   auto counting = fields;
   counting[1].ignore.reset();
   options.max_validation_batches = 50;

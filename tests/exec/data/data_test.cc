@@ -160,15 +160,15 @@ TEST_F(DataTest, SyntheticBatchesLieInTheirRangesAndDiffer) {
       field("m", DType::boolean, {1000}), field("h", DType::bf16, {100, 100})};
   const auto data = open_data("", fields, {});
   const auto x = read_all<float>(*data, 5, fields[0]);
-  double sum = 0, squares = 0, beside = 0;
+  double sum = 0, squares = 0, products = 0;
   for (float v : x) sum += v, squares += v * v;
   EXPECT_NEAR(sum / 1e4, 0, 0.05);
   EXPECT_NEAR(squares / 1e4, 1, 0.06);
-  for (size_t i = 64; i < x.size(); ++i) beside += x[i] * x[i - 64];  // made of the same word
-  EXPECT_NEAR(beside / 1e4, 0, 0.05);
-  for (const auto& [below, share] : {std::pair(-2.0, 0.0228), {-1.0, 0.1587}, {0.5, 0.6915}}) {
+  for (size_t i = 64; i < x.size(); ++i) products += x[i] * x[i - 64];  // made of the same word
+  EXPECT_NEAR(products / 1e4, 0, 0.05);
+  for (const auto& [below, fraction] : {std::pair(-2.0, 0.0228), {-1.0, 0.1587}, {0.5, 0.6915}}) {
     const auto count = std::count_if(x.begin(), x.end(), [&](float v) { return v < below; });
-    EXPECT_NEAR(static_cast<double>(count) / 1e4, share, 0.02) << below;
+    EXPECT_NEAR(static_cast<double>(count) / 1e4, fraction, 0.02) << below;
   }
   std::map<int32_t, int> histogram;
   for (int32_t v : read_all<int32_t>(*data, 5, fields[1])) ++histogram[v];
@@ -211,7 +211,7 @@ TEST_F(DataTest, NpzSamplesKeepTogetherAndComeOnceAnEpoch) {
     EXPECT_EQ(seen, (std::multiset<int>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
     ASSERT_EQ(data->batches(Split::validation), 1);
     EXPECT_EQ(read_all<int64_t>(*data, 0, fields[1], Split::validation),
-              (std::vector<int64_t>{0, -100, -100}));  // sample 9, and a batch's room that is left
+              (std::vector<int64_t>{0, -100, -100}));  // sample 9, and what is left of a batch
   }
 }
 

@@ -193,7 +193,7 @@ TEST_F(OnnxExporterFiles, LiftedVariablesAreWeights) {
   import(b);
   EXPECT_TRUE(trains("lifted_tensor_0"));
   EXPECT_TRUE(noted("the export's metadata call every weight a constant"));
-  // Beside a parameter it is the constant that it says it is.
+  // With a parameter there it is the constant that it says it is.
   b.floats("weight", {2, 2}, {1, 2, 3, 4});
   b.node("MatMul", {"y", "weight"}, {"z"});
   b.graph().mutable_output(0)->set_name("z");

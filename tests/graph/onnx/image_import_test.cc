@@ -258,7 +258,7 @@ TEST_F(OnnxImageImport, ModulesCalledTwiceMoveTheirStatisticsTwice) {
   EXPECT_EQ(graph.value(last.inputs[0]).role, Role::computed);  // what the first call made
 }
 
-/// momentum=None averages over all batches: the older exporter writes the share at the time, 1.
+/// momentum=None averages over all batches: the older exporter writes the weight at the time, 1.
 TEST_F(OnnxImageImport, StatisticsOfTheLastBatchAloneAreNoted) {
   ModelBuilder b = norm_model(17, {"y", "m", "v"});
   import(b);

@@ -266,7 +266,7 @@ std::string external_model(const TemporaryFolder& folder, const std::vector<std:
   return b.model.SerializeAsString();
 }
 
-TEST(ModelCopy, ExternalDataKeepTheirNameBesideAModelOfTheSame) {
+TEST(ModelCopy, ExternalDataKeepTheirNameWithAModelOfTheSame) {
   const TemporaryFolder folder, other;
   const std::string model = external_model(folder, {"a", "b"}, {"m.onnx.data", "m.onnx.data"}, 64);
   write_bytes(folder / "m.onnx", model);

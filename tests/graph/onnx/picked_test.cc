@@ -62,7 +62,7 @@ TEST_F(Picked, ReductionsLeaveOutTheOthers) {
 }
 
 /// The other rows are NaN in the data, and log and sqrt of 0 have no gradient: neither may reach
-/// the weights beside the rows.
+/// the weights of the picked rows.
 TEST_F(Picked, GradientsAreThoseOfThePickedRows) {
   ModelBuilder b = picking();
   b.floats("w", {2}, {2, 3});
@@ -199,13 +199,13 @@ TEST_F(Picked, RowsOfSeveralDimsGoBack) {
   b.input("mask", {3}, kBool);
   b.floats("ten", {1}, {10});
   b.ints("back", {-1});
-  b.ints("beside", {1, 2});
+  b.ints("trailing", {1, 2});
   b.ints("whole", {3, 2, 2});
   b.node("NonZero", {"mask"}, {"positions"});
   b.node("Transpose", {"positions"}, {"tuples"});
   b.node("GatherND", {"x", "tuples"}, {"rows"});
   b.node("Mul", {"rows", "ten"}, {"tens"});
-  b.node("Unsqueeze", {"mask", "beside"}, {"column"});
+  b.node("Unsqueeze", {"mask", "trailing"}, {"column"});
   b.node("Expand", {"column", "whole"}, {"elements"});
   b.node("NonZero", {"elements"}, {"places"});
   b.node("Transpose", {"places"}, {"triples"});

@@ -1,4 +1,4 @@
-// Which of a file's numbers are which of a module's: exports of PyTorch's beside the module's own
+// Which of a file's numbers are which of a module's: exports of PyTorch's against the module's own
 // state_dict() (tests/golden/make_weights.py).
 #include "graph/onnx/weights/weight_map.h"
 

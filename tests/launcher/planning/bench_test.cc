@@ -120,15 +120,15 @@ TEST(WeakScaling, RoundsGoThroughAllRowsInTurn) {
     return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
   };
   const nlohmann::json &one = rows[0], &two = rows[2];
-  std::vector<double> shares;
+  std::vector<double> fractions;
   for (size_t i = 0; i < 3; ++i) {
     const auto a_rank = [&](const nlohmann::json& row) {
       return row["flops"].get<double>() / median(row["step_ms"][i]) / row["ranks"].get<int>();
     };
-    shares.push_back(a_rank(two) / a_rank(one));
-    EXPECT_NEAR(two["efficiencies"][i], shares[i], 1e-12);
+    fractions.push_back(a_rank(two) / a_rank(one));
+    EXPECT_NEAR(two["efficiencies"][i], fractions[i], 1e-12);
   }
-  EXPECT_NEAR(two["efficiency"], median(shares), 1e-12);
+  EXPECT_NEAR(two["efficiency"], median(fractions), 1e-12);
   std::vector<double> steps;
   for (const auto& round : two["step_ms"]) steps.insert(steps.end(), round.begin(), round.end());
   ASSERT_EQ(steps.size(), 6u);

@@ -161,7 +161,7 @@ TEST(Calibrate, UpdatesWriteWhatTheyRead) {
 }
 
 /// What libraries take is neither scratch memory, however large, nor what is free again.
-TEST(Calibrate, SeesWhatIsTakenBesideOperands) {
+TEST(Calibrate, SeesWhatIsTakenBesidesOperands) {
   const auto device = std::make_shared<test::FarDevice>();
   RankTeam team(device, 1);
   CalibrationCall add;
@@ -280,7 +280,7 @@ TEST(Calibrate, EndsAtItsDeadline) {
 }
 
 /// What is timed has been waited for: a GPU does collectives in a second order of work.
-TEST(Calibrate, WaitsForCollectivesThatADeviceDoesBeside) {
+TEST(Calibrate, WaitsForCollectivesOfASecondStream) {
   auto hosts = make_local_communicators(2);
   std::vector<size_t> left(2, 1), found(2);
   std::vector<std::thread> threads;

@@ -75,7 +75,7 @@ TEST(DeviceCapacity, LimitsPlansWhateverWasAskedFor) {
   };
   use_backend(small);
   const std::string path =
-      (std::filesystem::temp_directory_path() / str("room_", getpid(), ".onnx")).string();
+      (std::filesystem::temp_directory_path() / str("capacity_", getpid(), ".onnx")).string();
   GptModel gpt;
   gpt.layers = 1, gpt.hidden = 32, gpt.heads = 2, gpt.vocab = 64, gpt.context = 8;
   write_gpt(gpt, path);

@@ -120,7 +120,7 @@ TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
       << describe(cut);
 }
 
-/// The part for GPUs is looked for beside the library.
+/// The part for GPUs is looked for next to the library.
 TEST_F(ClusterOption, WithoutThePartForGpusADeviceIsRefused) {
   const std::string away = at_->path() + "/away", part = away + "/libshardrun_cuda.so";
   const Outcome copied =
@@ -227,7 +227,7 @@ TEST_F(ClusterOption, CalibrateMeasuresThisMachine) {
   const Outcome plan = at_->shardrun("plan gpt.onnx --ranks 2 --cluster host.json");
   EXPECT_EQ(plan.status, 0) << describe(plan);
   EXPECT_NE(plan.out.find("measured on"), std::string::npos) << describe(plan);
-  // Ranks of one thread beside the others; a plan for one thread is predicted with them.
+  // Ranks of one thread in addition to the others; a plan for one thread is predicted with them.
   calibrate(false, " --threads 1",
             [&] { return knows_kernels([](int threads) { return threads == 1; }); });
   nlohmann::json cluster = nlohmann::json::parse(at_->read("host.json"));

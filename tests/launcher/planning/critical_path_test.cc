@@ -1,4 +1,4 @@
-// Two streams: what a step takes whose collectives run beside kernels.
+// Two streams: what a step takes whose collectives overlap with kernels.
 #include "explain/critical_path.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ struct Written {
   }
 };
 
-TEST(CriticalPath, CollectivesRunBesideKernels) {
+TEST(CriticalPath, CollectivesOverlapWithKernels) {
   Written w(3);
   w.kernel({}, {0});
   w.sum(0);           // 1 to 4
@@ -79,7 +79,7 @@ TEST(CriticalPath, PhasesEndWithAWait) {
   EXPECT_DOUBLE_EQ(w.path(), 4 * 4 + 1);
 }
 
-/// On GPUs gradients are summed beside the backward pass; on CPUs ranks wait for every collective.
+/// On GPUs gradients are summed during the backward pass; on CPUs ranks wait for every collective.
 TEST(CriticalPath, IsThePlannersTime) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("critical_path_test_" + std::to_string(::getpid()) + ".onnx"))

@@ -35,9 +35,9 @@ class Explains : public testing::Test {
     return made.status == 0 ? json::parse(folder_.read(file)).at("train") : json();
   }
   std::string explain(const std::string& how) {
-    const Outcome told = folder_.shardrun("explain " + how);
-    EXPECT_EQ(told.status, 0) << describe(told);
-    return told.out;
+    const Outcome explained = folder_.shardrun("explain " + how);
+    EXPECT_EQ(explained.status, 0) << describe(explained);
+    return explained.out;
   }
 
   Workspace folder_;
@@ -133,7 +133,8 @@ TEST_F(Explains, PlanFilesDescribeNodes) {
           node.at("exchange_seconds").get<double>() + node.at("resharding_seconds").get<double>();
       ++phases[node.at("phase")];
     }
-    // Several nodes are one kernel, and some kernels are of no node: a row beside the nodes' own.
+    // Several nodes are one kernel, and some kernels are of no node: a row in addition to the
+    // nodes' own.
     auto rows = rows_of(explain("plan.json --diff plan.json"));
     ASSERT_EQ(rows.count("compute") + rows.count("kernels of several nodes"), 2u) << how;
     const int64_t own = rows["compute"][0], joined = rows["kernels of several nodes"][0];

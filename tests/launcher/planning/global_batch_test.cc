@@ -96,20 +96,20 @@ TEST(GlobalBatch, CandidatesDivideTheSamples) {
   }
 }
 
-/// The search with what each candidate takes; infinity: it does not fit.
+/// The choice with what each candidate takes; infinity: it does not fit.
 std::optional<size_t> best_of(const std::vector<double>& seconds, size_t* tried = nullptr) {
-  MicroBatchSearch search(seconds.size());
+  MicroBatchChoice choice(seconds.size());
   size_t count = 0;
-  while (const std::optional<size_t> next = search.next()) {
+  while (const std::optional<size_t> next = choice.next()) {
     const double at = seconds.at(*next);
-    search.tell(*next, std::isinf(at) ? std::nullopt : std::optional(at));
+    choice.tell(*next, std::isinf(at) ? std::nullopt : std::optional(at));
     if (++count > seconds.size()) return std::nullopt;  // none is tried twice
   }
   if (tried != nullptr) *tried = count;
-  return search.best();
+  return choice.best();
 }
 
-TEST(GlobalBatch, TheSearchFindsTheFastestThatFits) {
+TEST(GlobalBatch, TheChoiceIsTheFastestThatFits) {
   constexpr double kNo = std::numeric_limits<double>::infinity();
   EXPECT_EQ(best_of({5, 6, 7, 8, 9, 10}), 0u);
   EXPECT_EQ(best_of({kNo, kNo, kNo, 8, 9, 10}), 3u);

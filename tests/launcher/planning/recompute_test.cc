@@ -113,7 +113,7 @@ class Recompute : public testing::TestWithParam<size_t> {
   static bool packs(const TrainingPlan& plan) {
     return plan.json().find("\"keep_packed\": true") != std::string::npos;
   }
-  /// With too little room for weights in kernels' layouts, if it would keep some.
+  /// With too little memory for weights in kernels' layouts, if it would keep some.
   static TrainingPlan without_layouts(World& world, const Model& model, PlanRequest request) {
     TrainingPlan plan = make_plan(world, model, request);
     if (packs(plan)) {
@@ -178,7 +178,7 @@ TEST_P(Recompute, NeverIsOutOfMemoryAndTheLeastCountsIt) {
   EXPECT_LE(make_plan(world, model, request).predicted_bytes()[0], smallest);
 }
 
-/// The bf16 copies of weights: kept where there is room, from a plan file too, else cast anew.
+/// The bf16 copies of weights: kept where there is memory, from a plan file too, else cast anew.
 class KeptCasts : public Recompute {
  protected:
   Model load_bf16(World& world) const {
@@ -194,7 +194,7 @@ class KeptCasts : public Recompute {
   }
 };
 
-TEST_P(KeptCasts, WhereThereIsRoom) {
+TEST_P(KeptCasts, WhereMemoryAllows) {
   for (const char* planner : {"auto", "fsdp"}) {
     World world = World::threads(planner == std::string("auto") ? 1 : 2);
     const Model model = load_bf16(world);
@@ -224,7 +224,7 @@ class KeptLayouts : public KeptCasts {};
 
 /// Weights in kernels' layouts are given up before their bf16 copies, and change no loss, of
 /// validation as well.
-TEST_P(KeptLayouts, WhereThereIsRoom) {
+TEST_P(KeptLayouts, WhereMemoryAllows) {
   if (!cpu::multiplies_bf16())
     GTEST_SKIP() << "bf16 is computed in f32: its weights stay as they are";
   World world = World::threads(2);

@@ -1,4 +1,4 @@
-// Replaying plans beside one rank: right ones agree, wrong ones are caught and named.
+// Replaying plans against one rank: right ones agree, wrong ones are caught and named.
 #include "verify/replay.h"
 
 #include <gtest/gtest.h>

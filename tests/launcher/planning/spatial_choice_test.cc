@@ -11,7 +11,7 @@
 namespace shardrun {
 namespace {
 
-/// Of all images of channels that nodes make, the share that is cut along `dim`.
+/// Of all images of channels that nodes make, the fraction that is cut along `dim`.
 double cut_along(const TrainingPlan& plan, size_t dim) {
   int cut = 0, all = 0;
   const auto values = nlohmann::json::parse(plan.json())["train"]["values"];

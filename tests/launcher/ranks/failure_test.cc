@@ -342,33 +342,33 @@ TEST_F(Failures, ErrorsOfARankNameItOnce) {
   }
 }
 
-/// Nor the weights of a model that lie beside it, even where they are damaged and the report of
+/// Nor the weights of a model that lie next to it, even where they are damaged and the report of
 /// that would be the output.
 TEST_F(Failures, OutputsThatAreWeights) {
-  OnnxWriter writer("beside", {.external_above = 0});
+  OnnxWriter writer("external", {.external_above = 0});
   writer.input("x", 1, {"batch", "64"});
   writer.output(writer.node("MatMul", {"x", writer.normal("w", {64, 64}, 0.1)}, {}, "y"), 1,
                 {"batch", "64"});
-  writer.write(at_->path() + "/beside.onnx");
-  const std::string weights = at_->read("beside.onnx.data");
+  writer.write(at_->path() + "/external.onnx");
+  const std::string weights = at_->read("external.onnx.data");
   ASSERT_EQ(weights.size(), size_t{64 * 64 * 4});
-  at_->sh("ln -sf beside.onnx.data other.data");
+  at_->sh("ln -sf external.onnx.data other.data");
   const auto kept = [&](const std::string& call, const std::string& bytes) {
     const Outcome run = at_->shardrun(call);
     EXPECT_EQ(run.status, 2) << describe(run);
     EXPECT_NE(message(run).find("is what the model is read from"), std::string::npos)
         << describe(run);
-    EXPECT_TRUE(at_->read("beside.onnx.data") == bytes) << describe(run);
+    EXPECT_TRUE(at_->read("external.onnx.data") == bytes) << describe(run);
   };
-  for (const char* call : {"beside.onnx --loss mse --metrics beside.onnx.data",
-                           "beside.onnx --loss mse --report other.data",
-                           "beside.onnx --loss mse --profile ./beside.onnx.data",
-                           "plan beside.onnx --loss mse -o other.data",
-                           "bench step beside.onnx --loss mse --json beside.onnx.data"}) {
+  for (const char* call : {"external.onnx --loss mse --metrics external.onnx.data",
+                           "external.onnx --loss mse --report other.data",
+                           "external.onnx --loss mse --profile ./external.onnx.data",
+                           "plan external.onnx --loss mse -o other.data",
+                           "bench step external.onnx --loss mse --json external.onnx.data"}) {
     kept(call, weights);
   }
-  at_->write("beside.onnx.data", "cut");
-  kept("beside.onnx --loss mse --report beside.onnx.data", "cut");
+  at_->write("external.onnx.data", "cut");
+  kept("external.onnx --loss mse --report external.onnx.data", "cut");
 }
 
 /// Found by every rank at once, while running.
@@ -493,7 +493,7 @@ TEST_F(Failures, ThreadsThatCannotBeStarted) {
                                 Workspace::line(threads(150), command + "gpt.onnx --planner dp"));
     EXPECT_EQ(run.status, 1) << describe(run);
     EXPECT_EQ(messages(run), 1) << describe(run);
-    EXPECT_NE(message(run).find("no thread could be started beside "), std::string::npos)
+    EXPECT_NE(message(run).find("no thread could be started in addition to "), std::string::npos)
         << describe(run);
   }
 }

@@ -78,7 +78,7 @@ TEST_F(SameBits, OfThreadsAndProcesses) {
 TEST_F(SameBits, OfOneThreadAndTwo) {
   if (!two_threads()) GTEST_SKIP() << "one core";
   expect_same(trained(threads(1), "gpt", "--threads 1"), trained(threads(1), "gpt", "--threads 2"));
-  // oneDNN may share out the sum of a convolution's gradient among threads.
+  // oneDNN may divide the sum of a convolution's gradient among threads.
   const State one = trained(threads(1), "wrn", "--threads 1"),
               two = trained(threads(1), "wrn", "--threads 2");
   std::printf("WRN by one thread and two: losses differ by %.1e\n",

@@ -1,4 +1,4 @@
-// The engine alone: order, meetings, shared links, shares of time.
+// The engine alone: order, meetings, shared links, where time goes.
 #include "simulate/engine.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ int add(Simulation& sim, const SimTask& task, std::vector<int> after = {}) {
   return sim.add(task, after);
 }
 
-TEST(Simulation, StreamsRunBesideEachOtherAndWaitWhereTold) {
+TEST(Simulation, StreamsOverlapAndWaitWhereAsked) {
   Simulation sim;
   const int kernels = sim.add_stream(0), links = sim.add_stream(0);
   const int a = add(sim, {kernels, kKernel, 1});
@@ -28,10 +28,10 @@ TEST(Simulation, StreamsRunBesideEachOtherAndWaitWhereTold) {
   EXPECT_DOUBLE_EQ(sim.makespan(), 5);
   EXPECT_DOUBLE_EQ(sim.busiest_stream(), 3);
   EXPECT_DOUBLE_EQ(sim.serial_sum(), 6);
-  const LaneShares shares = sim.shares(0);
-  EXPECT_DOUBLE_EQ(shares.compute, 3);
-  EXPECT_DOUBLE_EQ(shares.exposed, 2);
-  EXPECT_DOUBLE_EQ(shares.waiting + shares.host + shares.bubble, 0);
+  const LaneTimes times = sim.times(0);
+  EXPECT_DOUBLE_EQ(times.compute, 3);
+  EXPECT_DOUBLE_EQ(times.exposed, 2);
+  EXPECT_DOUBLE_EQ(times.waiting + times.host + times.bubble, 0);
 }
 
 /// A collective begins when its last member arrives, and takes as long as the longest.
@@ -46,8 +46,8 @@ TEST(Simulation, MeetingsWaitForTheLast) {
   EXPECT_DOUBLE_EQ(sim.spans()[static_cast<size_t>(mine)].ready, 1);
   EXPECT_DOUBLE_EQ(sim.spans()[static_cast<size_t>(mine)].begin, 4);
   EXPECT_DOUBLE_EQ(sim.makespan(), 7);
-  EXPECT_DOUBLE_EQ(sim.shares(0).waiting, 3);
-  EXPECT_DOUBLE_EQ(sim.shares(1).waiting, 0);
+  EXPECT_DOUBLE_EQ(sim.times(0).waiting, 3);
+  EXPECT_DOUBLE_EQ(sim.times(1).waiting, 0);
 }
 
 /// Two messages of 4 s at half the bandwidth each, until one that began 2 s earlier is done: it has
@@ -65,9 +65,9 @@ TEST(Simulation, LinksAreShared) {
   EXPECT_DOUBLE_EQ(sim.spans()[static_cast<size_t>(other)].end, 6);
 }
 
-/// 3 s of a kernel, 2 of them beside communication at half speed: 1 s is left at 2 and 2 at the
+/// 3 s of a kernel, 2 of them during communication at half speed: 1 s is left at 2 and 2 at the
 /// end.
-TEST(Simulation, KernelsAreSlowerBesideCommunication) {
+TEST(Simulation, KernelsAreSlowerDuringCommunication) {
   Simulation sim(2);
   const int kernels = sim.add_stream(0), links = sim.add_stream(0);
   add(sim, {kernels, kKernel, 3});

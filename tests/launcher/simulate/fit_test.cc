@@ -43,9 +43,9 @@ TEST(Fit, FindsWhatFiguresWereMadeBy) {
   }
 }
 
-/// Of two only the sum can be told: both are what is thought of them, at their common scale. So is
-/// what never counts.
-TEST(Fit, SaysWhatCannotBeTold) {
+/// Of two only the sum can be identified: both are what is thought of them, at their common scale.
+/// So is what never counts.
+TEST(Fit, SaysWhatCannotBeIdentified) {
   const std::vector<FittedConstant> found =
       fitted(constants(0.1), step({0.01, 1.5, 1.5}, false), false);
   EXPECT_FALSE(found[0].identifiable);  // the host never counts
@@ -54,7 +54,7 @@ TEST(Fit, SaysWhatCannotBeTold) {
   for (size_t c : {1, 2}) EXPECT_NEAR(found[c].value, 1.5, 0.02);
 }
 
-/// Figures that are all twice as large give constants that are, told of or not; but for those that
+/// Figures that are all twice as large give constants that are, known of or not; but for those that
 /// are no matter of scale.
 TEST(Fit, FollowsACommonScale) {
   std::vector<double> measured = step({4, 1.3, 2.2}, true);

@@ -1,4 +1,4 @@
-// The command: beside a real run's report, and what it refuses.
+// The command: against a real run's report, and what it refuses.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

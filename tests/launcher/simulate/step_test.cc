@@ -116,7 +116,7 @@ TEST_F(SimulatedSteps, AreTheSumOfPricesWithoutOverlap) {
   }
 }
 
-/// Without the host, a step takes what the plan says: with what is hidden beside kernels, with
+/// Without the host, a step takes what the plan says: with what is hidden behind kernels, with
 /// micro-batches, and where dims are not cut evenly.
 TEST_F(SimulatedSteps, TakeWhatThePlanSays) {
   for (const char* cluster : {"a100-80", "host"}) {
@@ -381,7 +381,7 @@ TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
   refused([](auto& r) { r.slow = {{1, 0.5}}; }, 1, "factor of 1 or more");
   refused([](auto& r) { r.assume = "deepspeed"; }, 1, "'deepspeed', wanted megatron");
   refused([](auto& r) { r.jitter = -1; }, 1, "--jitter");
-  refused([](auto& r) { r.beside = 0.5; }, 1, "--beside");
+  refused([](auto& r) { r.overlap_slowdown = 0.5; }, 1, "--beside");
   refused([](auto& r) { r.mtbf_hours = -1; }, 1, "--mtbf");
 }
 

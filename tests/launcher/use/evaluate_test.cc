@@ -128,7 +128,7 @@ TEST_F(Evaluate, TheCommandSaysWhatTheRunSaid) {
   EXPECT_NE(done.out.find("run/step-00000003: validation of 4 batches: loss "), std::string::npos)
       << describe(done);
   EXPECT_NE(done.out.find("perplexity"), std::string::npos) << describe(done);
-  // Another type, and another share of the text, where the call says so.
+  // Another type, and another fraction of the text, where the call says so.
   const test::Outcome other = at_.shardrun(
       "evaluate " + call + "--resume run --dtype f32 --validation 0.1 --eval-batches 2");
   EXPECT_NE(other.out.find("validation of 2 batches"), std::string::npos) << describe(other);

@@ -89,7 +89,7 @@ TEST_F(Operators, ThatAreRefusedSayWhatToDo) {
   EXPECT_EQ(lines, 3U) << describe(run);
 }
 
-/// Two processes of mpirun, whose shares hold other numbers of picked rows.
+/// Two processes of mpirun, whose shards hold other numbers of picked rows.
 TEST_F(Operators, OnTwoRanksHaveTheSameLosses) {
   for (const std::string model :
        {"picked_head.legacy", "sought.legacy", "dlrm_bags.legacy",

@@ -307,7 +307,7 @@ TEST_F(Resume, EarlyStoppingAndTheTestGoOn) {
   EXPECT_TRUE(go(run).report.losses.empty());
 }
 
-TEST_F(Resume, CopiesFirstWhereThereIsRoom) {
+TEST_F(Resume, CopiesFirstWhereMemoryAllows) {
   Run run = gpt_run();
   run.train.checkpoint = at("with");
   const Done with = go(run);
@@ -328,7 +328,7 @@ TEST_F(Resume, CopiesFirstWhereThereIsRoom) {
 }
 
 /// What depends on options follows the new ones, and the run says which they are.
-TEST_F(Resume, OtherOptionsAreTold) {
+TEST_F(Resume, OtherOptionsAreReported) {
   Run run = gpt_run();
   run.train.steps = 4;
   run.train.checkpoint = at("c");

@@ -14,9 +14,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The share of evenly spaced numbers that falls on each token.
-std::vector<double> shares(const std::vector<float>& logits, double temperature,
-                           std::optional<int64_t> top_k = std::nullopt) {
+/// The fraction of evenly spaced numbers that falls on each token.
+std::vector<double> fractions(const std::vector<float>& logits, double temperature,
+                              std::optional<int64_t> top_k = std::nullopt) {
   constexpr int kDraws = 100000;
   std::vector<double> out(logits.size(), 0);
   for (int i = 0; i < kDraws; ++i) {
@@ -31,7 +31,7 @@ void expect_softmax(const std::vector<float>& logits, double temperature,
   double sum = 0;
   for (size_t i = 0; i < logits.size(); ++i)
     sum += kept[i] ? std::exp(static_cast<double>(logits[i]) / temperature) : 0;
-  const std::vector<double> got = shares(logits, temperature, top_k);
+  const std::vector<double> got = fractions(logits, temperature, top_k);
   for (size_t i = 0; i < logits.size(); ++i) {
     const double want = kept[i] ? std::exp(static_cast<double>(logits[i]) / temperature) / sum : 0;
     EXPECT_NEAR(got[i], want, 2e-5) << "token " << i << " at " << temperature;

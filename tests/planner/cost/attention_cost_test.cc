@@ -137,14 +137,14 @@ TEST(AttentionCost, WhatIsFused) {
 TEST(AttentionCost, ACausalMaskDoesNotHalveFewTiles) {
   const Cluster h100 = builtin_cluster("h100");
   for (bool gradient : {false, true}) {
-    const auto share = [&](int64_t length) {
+    const auto fraction = [&](int64_t length) {
       const double latency = h100.kernel_latency;
       return (seconds(attention(gradient, 384, length, 64, true), h100) - latency) /
              (seconds(attention(gradient, 384, length, 64, false), h100) - latency);
     };
-    EXPECT_DOUBLE_EQ(share(128), 1);
-    EXPECT_DOUBLE_EQ(share(1024), 36.0 / 64);
-    EXPECT_NEAR(share(16384), 0.5, 0.005);
+    EXPECT_DOUBLE_EQ(fraction(128), 1);
+    EXPECT_DOUBLE_EQ(fraction(1024), 36.0 / 64);
+    EXPECT_NEAR(fraction(16384), 0.5, 0.005);
   }
 }
 

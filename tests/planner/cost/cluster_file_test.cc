@@ -62,7 +62,7 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
             "c.json: field 'within.latency' is -1, wanted a number of at least 0");
   EXPECT_EQ(changed("/within", 3), "c.json: field 'within' is 3, wanted an object");
   EXPECT_EQ(changed("/flops/f32/reached", 1.5),
-            "c.json: field 'flops.f32.reached' is 1.5, wanted a share of at most 1");
+            "c.json: field 'flops.f32.reached' is 1.5, wanted a fraction of at most 1");
   EXPECT_EQ(
       changed("/within/bandwidth_by_ranks", {{"two", 1e9}}),
       "c.json: field 'within.bandwidth_by_ranks.two' is \"two\", wanted a number of ranks for "

@@ -80,7 +80,7 @@ TEST(CollectiveCost, ReduceScatterAndAllGatherMakeAnAllReduce) {
   }
 }
 
-TEST(CollectiveCost, BetweenNodesIsDearerThanWithin) {
+TEST(CollectiveCost, BetweenNodesCostsMoreThanWithin) {
   for (Kind kind : kKinds) {
     for (double bytes : {1e2, 1e5, 1e8}) {
       EXPECT_GT(seconds(kind, bytes, "8x8", {0}, nodes_of(8, 8)),

@@ -298,7 +298,7 @@ TEST(KernelCost, AttentionCostsByBothItsWidths) {
   EXPECT_DOUBLE_EQ(kernel_seconds(node, with, grads, cluster), 30);
 }
 
-TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreTold) {
+TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreRecognised) {
   const auto variant = [](const std::string& op, Attrs attrs, Shape in, Shape out) {
     Node node;
     node.op = op;
@@ -317,7 +317,7 @@ TEST(KernelCost, CallsOfAnOpThatGoThroughMemoryOtherwiseAreTold) {
   EXPECT_EQ(variant("add", {}, {4, 8}, {4, 8}), "");
 }
 
-TEST(KernelCost, ConvolutionsThatSaveMultiplicationsAreTold) {
+TEST(KernelCost, ConvolutionsThatSaveMultiplicationsAreRecognised) {
   using Ints = std::vector<int64_t>;
   const auto variant = [](const std::string& op, Shape first, Shape second, Shape result,
                           int64_t stride = 1) {

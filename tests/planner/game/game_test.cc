@@ -173,10 +173,10 @@ TEST(PlanGame, AgreesWithTactics) {
       play(game, random, 1 + random() % 5);
       const std::vector<std::string> tactics = game.schedule({});
       const Schedule schedule = parse_tactics(tactics, played.mesh);
-      const std::vector<ClassWays> told =
+      const std::vector<ClassWays> passed =
           played.board().of_schedule(schedule, played.search->rule_of());
-      for (size_t axis = 0; axis < told.size(); ++axis) {
-        EXPECT_EQ(played.board().passing_on(told[axis]), game.ways(static_cast<int>(axis)))
+      for (size_t axis = 0; axis < passed.size(); ++axis) {
+        EXPECT_EQ(played.board().passing_on(passed[axis]), game.ways(static_cast<int>(axis)))
             << mesh << ' ' << tactics.back();
       }
       std::string all;

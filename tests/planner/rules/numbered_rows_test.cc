@@ -116,7 +116,7 @@ Graph layer() {
   return g;
 }
 
-/// Edge e goes to node e / 8 from one of the nodes beside it, or from anywhere.
+/// Edge e goes to node e / 8 from one of the nodes next to it, or from anywhere.
 InputContents edges(bool near) {
   return [near](const std::string& input) {
     std::vector<int64_t> out;
@@ -154,7 +154,7 @@ TEST(NumberedRows, ThePlannerExchangesRowsOfNeighbours) {
   EXPECT_GT(exchanges(near, true), 0);
   EXPECT_GT(exchanges(near, false), 0);
   EXPECT_LT(near.seconds, 0.95 * unknown.seconds);
-  EXPECT_LE(far.seconds, unknown.seconds * (1 + 1e-4));  // what is offered beside is not worse
+  EXPECT_LE(far.seconds, unknown.seconds * (1 + 1e-4));  // what is offered besides is not worse
   // What a saved plan says of its rows is what is read back.
   EXPECT_EQ(plan_from_json(to_json(near), "near").nodes, near.nodes);
 }

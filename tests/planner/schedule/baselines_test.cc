@@ -169,14 +169,14 @@ TEST(Baselines, MegatronsLossOfACutVocabulary) {
   }
 }
 
-TEST(Baselines, MegatronBesideData) {
+TEST(Baselines, MegatronWithData) {
   const Plan plan = plan_of(step(), "dp+megatron", "data=2,model=2");
   expect_megatron(step(), plan, "model", true);
   EXPECT_EQ(layout(plan, "tokens"), "[{data}, -]");
   EXPECT_EQ(layout(plan, "%h.0.Add_2"), "[{data}, -, -]");
 }
 
-TEST(Baselines, FsdpBesideMegatronCutsWeightsTwice) {
+TEST(Baselines, FsdpWithMegatronCutsWeightsTwice) {
   const Plan plan = plan_of(step(), "fsdp+megatron", "data=2,model=2");
   for (ValueId id : step().with_role(Role::parameter)) {
     const Value& value = step().value(id);

@@ -1,5 +1,5 @@
 // What other compilers do by rewriting a program's collectives (folding, reassociating, sinking),
-// here by choice of the search: counted, beside the naive program, and run.
+// here by choice of the search: counted, compared with the naive program, and run.
 #include <gtest/gtest.h>
 
 #include "tests/planner/schedule/planned_step.h"
@@ -204,7 +204,7 @@ TEST(CollectivesByChoice, GathersSink) {
   }
 }
 
-/// all_gather then slice is an all_to_all, all_reduce then slice a reduce_scatter: beside the same
+/// all_gather then slice is an all_to_all, all_reduce then slice a reduce_scatter: against the same
 /// plan with every copy made by way of the whole value.
 TEST(CollectivesByChoice, SlicesBehindCollectives) {
   const auto step = [] {

@@ -1,4 +1,4 @@
-// Solutions fit into the room that there is, and bounds hold, though few times are looked at.
+// Solutions fit into the capacity of each time, and bounds hold, though few times are looked at.
 #include "planner/solver/limited_search.h"
 
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@ using test::each_solution;
 using test::random_problem;
 
 bool fits(const FactoredProblem& problem, const Solution& solution,
-          const std::vector<int64_t>& room) {
+          const std::vector<int64_t>& capacity) {
   const std::vector<int64_t> use = bytes_over_time(problem, solution);
-  for (size_t t = 0; t < room.size(); ++t) {
-    if (t < use.size() && use[t] > room[t]) return false;
+  for (size_t t = 0; t < capacity.size(); ++t) {
+    if (t < use.size() && use[t] > capacity[t]) return false;
   }
   return true;
 }
@@ -55,8 +55,8 @@ TEST(LimitedSearch, HighsIsForProofs) {
   EXPECT_GT(proofs, 0);
 }
 
-/// Room that differs from time to time, about what some solution takes.
-TEST(LimitedSearch, StaysWithinTheRoomOfEachTime) {
+/// Capacity that differs from time to time, about what some solution takes.
+TEST(LimitedSearch, StaysWithinTheCapacityOfEachTime) {
   int solved = 0, optimal = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const FactoredProblem problem = random_problem(7, seed, true, 5);
@@ -64,18 +64,18 @@ TEST(LimitedSearch, StaysWithinTheRoomOfEachTime) {
     Solution some;
     for (const FactoredProblem::Node& node : problem.nodes)
       some.push_back(static_cast<int>(random() % node.cost.size()));
-    std::vector<int64_t> room = bytes_over_time(problem, some);
-    for (int64_t& bytes : room) bytes += static_cast<int64_t>(random() % 3);
+    std::vector<int64_t> capacity = bytes_over_time(problem, some);
+    for (int64_t& bytes : capacity) bytes += static_cast<int64_t>(random() % 3);
     double best = kInfeasible;
     each_solution(problem, [&](const Solution& s) {
-      if (fits(problem, s, room)) best = std::min(best, raw_cost(problem, s));
+      if (fits(problem, s, capacity)) best = std::min(best, raw_cost(problem, s));
     });
     ASSERT_LT(best, kInfeasible);
-    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run(room, nullptr, 10);
+    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run(capacity, nullptr, 10);
     EXPECT_LE(found.lower_bound, best + 1e-6) << "seed " << seed;
     if (!found.solution) continue;
     ++solved;
-    EXPECT_TRUE(fits(problem, *found.solution, room)) << "seed " << seed;
+    EXPECT_TRUE(fits(problem, *found.solution, capacity)) << "seed " << seed;
     EXPECT_NEAR(raw_cost(problem, *found.solution), found.cost, 1e-9);
     EXPECT_GE(found.cost, best - 1e-9);
     optimal += found.cost <= best + 1e-9 ? 1 : 0;
@@ -86,8 +86,8 @@ TEST(LimitedSearch, StaysWithinTheRoomOfEachTime) {
 
 TEST(LimitedSearch, WhereNothingFitsTheSmallestSeenIsKnown) {
   const FactoredProblem problem = random_problem(7, 3, true, 5);
-  const std::vector<int64_t> room(12, 2);
-  const LimitedResult found = LimitedSearch(problem, {}).run(room, nullptr, 10);
+  const std::vector<int64_t> capacity(12, 2);
+  const LimitedResult found = LimitedSearch(problem, {}).run(capacity, nullptr, 10);
   EXPECT_FALSE(found.solution);
   ASSERT_TRUE(found.smallest);
   EXPECT_LT(raw_cost(problem, *found.smallest), kInfeasible);
@@ -106,12 +106,12 @@ TEST(LimitedSearch, NothingFitsBelowTheLeastPeak) {
 TEST(LimitedSearch, TheMethodsAgree) {
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     const FactoredProblem problem = random_problem(7, seed, true, 5);
-    const std::vector<int64_t> room(12, 22);
+    const std::vector<int64_t> capacity(12, 22);
     const double best = test::optimum_within(problem, 22);
     using Method = LimitedOptions::Method;
     for (const Method method : {Method::plain, Method::beam}) {
       const LimitedResult found =
-          LimitedSearch(problem, {.gap = 1e-9, .method = method}).run(room, nullptr, 10);
+          LimitedSearch(problem, {.gap = 1e-9, .method = method}).run(capacity, nullptr, 10);
       if (method == Method::plain && best < kInfeasible) {
         ASSERT_TRUE(found.solution);
         EXPECT_NEAR(found.cost, best, 1e-6) << "seed " << seed;
@@ -127,10 +127,10 @@ TEST(LimitedSearch, TheMethodsAgree) {
 TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
   const FactoredProblem problem = random_problem(24, 11, true, 8);
   const Solution first(problem.nodes.size(), 0);
-  std::vector<int64_t> room = bytes_over_time(problem, first);
-  for (int64_t& bytes : room) bytes = bytes * 3 / 4;
+  std::vector<int64_t> capacity = bytes_over_time(problem, first);
+  for (int64_t& bytes : capacity) bytes = bytes * 3 / 4;
   const auto search = [&](double seconds) {
-    return LimitedSearch(problem, {.gap = 1e-9}).run(room, nullptr, seconds);
+    return LimitedSearch(problem, {.gap = 1e-9}).run(capacity, nullptr, seconds);
   };
   const double begin = work_seconds();
   const double whole = (search(10), work_seconds() - begin);

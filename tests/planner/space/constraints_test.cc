@@ -62,7 +62,7 @@ TEST(Requests, OneExpressionPinsAllThatItMatches) {
     EXPECT_EQ(layout(plan, name), "[-, {model}]") << name;
 }
 
-TEST(Requests, GoWithABaselineThatLeavesRoom) {
+TEST(Requests, GoWithABaselineThatLeavesThemOpen) {
   const Plan plan = plan_of(mlp(), {"w.=[-,data]"}, "fsdp", "data=2");
   EXPECT_EQ(layout(plan, "w0"), "[-, {data}]");
   EXPECT_EQ(layout(plan, "%w0/matmul"), "[{data}, -]");

@@ -55,7 +55,7 @@ TEST(PlanCheck, AcceptsWhatPlannersMake) {
   EXPECT_EQ(refusal(planned(graph, "a=1", "auto", rules), graph, rules), "");
 }
 
-/// Each result's Sharding by one that its rule does not have beside the node's others: whole where
+/// Each result's Sharding by one that its rule does not have with the node's others: whole where
 /// it is cut or partial, partial where it is whole. What is made of whole operands may be whole.
 TEST(PlanCheck, RefusesOtherResults) {
   const Graph graph = small_step();

@@ -62,8 +62,8 @@ struct Op {
 };
 
 int64_t results_of(const Setting& s, int64_t size) {
-  const int64_t span = (s.kernel - 1) * s.dilation + 1, room = size + s.low + s.high - span;
-  return room < 0 ? 0 : room / s.stride + 1;
+  const int64_t span = (s.kernel - 1) * s.dilation + 1, slack = size + s.low + s.high - span;
+  return slack < 0 ? 0 : slack / s.stride + 1;
 }
 
 std::vector<Tensor> random_data(const std::string& op, const Attrs& attrs,
@@ -280,7 +280,7 @@ void check_family(Family family) {
     }
   }
   std::printf("%zu settings with images; cases where each rank has a row of the result:\n", cases);
-  std::printf("%-18s %-11s %8s %8s %8s %11s\n", "op", "cut", "cases", "offered", "share",
+  std::printf("%-18s %-11s %8s %8s %8s %11s\n", "op", "cut", "cases", "offered", "fraction",
               "strategies");
   int64_t total = 0, offered = 0, strategies = 0;
   for (const auto& [key, tally] : tallies) {

@@ -132,7 +132,7 @@ Json collectives_json(const Explained& of, const PlanAnalysis& analysis) {
   return rows;
 }
 
-/// What was measured, beside what the plan says.
+/// What was measured, to compare with what the plan says.
 Json measured_json(const Explained& of, const std::string& text) {
   const Json report = Json::parse(text, nullptr, false);
   const auto numbers = [&](const char* name) {

@@ -61,7 +61,7 @@ struct Ceilings {
   double bandwidth = 0;                 // bytes/s
 };
 
-/// A call of a kernel, alone, beside the ceilings.
+/// A call of a kernel, alone, compared with the ceilings.
 struct KernelTime {
   std::string op, kernel, dtype;     // kernel: the implementation
   std::vector<std::string> in, out;  // types
@@ -82,8 +82,8 @@ KernelBench bench_kernels(World& world);
 /// Every different call of a step of the model on one rank.
 KernelBench bench_kernels(World& world, const Model& model, const TrainingPlan& plan);
 
-/// A step beside the sum of its matmuls, convolutions and attentions, each run alone, and of the
-/// bytes that all else reads and writes at the memory's bandwidth.
+/// A step compared with the sum of its matmuls, convolutions and attentions, each run alone, and of
+/// the bytes that all else reads and writes at the memory's bandwidth.
 struct StepBench {
   struct Part {
     std::string op;
@@ -130,8 +130,8 @@ std::vector<CheckpointRound> bench_checkpoint(World& world, const Model& model,
                                               const TrainingPlan& plan, const std::string& folder,
                                               int rounds);
 
-/// A token drawn one at a time, beside the bytes of the parameters over memory bandwidth: no token
-/// takes less, but for tables of which it reads a row.
+/// A token drawn one at a time, compared with the bytes of the parameters over memory bandwidth: no
+/// token takes less, but for tables of which it reads a row.
 struct SampleRound {
   double token = 0;             // s
   double bandwidth = 0;         // bytes/s that a rank reads of memory, while all do

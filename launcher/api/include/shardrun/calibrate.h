@@ -25,7 +25,7 @@ struct CalibrateReport {
 };
 /// Measures this machine: kernels as one, two … ranks run them at the same time, and collectives
 /// between threads; in a World of several MPI processes collectives between those alone, which adds
-/// to what one process has measured before. Ranks have the cores shared out among them, or as many
+/// to what one process has measured before. Ranks have the cores divided among them, or as many
 /// threads each as World::use_threads says: such kernels are added to those that are known. What
 /// something else slowed down is measured again while there is time; what is left is in the
 /// report and the file.

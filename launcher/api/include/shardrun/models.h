@@ -17,7 +17,7 @@ struct GptModel {
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
   std::optional<int64_t> kv_heads, head_width, mlp_width;
   std::optional<int64_t> experts, top_k;  // MLPs of a mixture, and those that a token is sent to
-  std::optional<double> capacity;         // tokens that an expert takes, of its even share
+  std::optional<double> capacity;         // tokens that an expert takes, of its even fraction
   std::optional<std::string> norm, mlp,
       positions;                     // layer, rms; gelu, swiglu, geglu; learned, rotary
   std::optional<bool> biases, tied;  // tied: the head is the embedding
@@ -56,7 +56,7 @@ struct GnsModel {
   std::string preset;  // "", toast
   std::optional<int64_t> steps, features, edge_features, hidden, latent, mlp_layers, outputs;
   std::optional<int64_t> nodes, edges;
-  std::optional<bool> globals;        // a state of the whole graph besides
+  std::optional<bool> globals;        // also a state of the whole graph
   std::optional<std::string> recipe;  // flags of `shardrun train` that the file carries
   bool weights = true;
   uint64_t seed = 0;

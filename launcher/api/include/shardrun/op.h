@@ -126,8 +126,8 @@ struct OpTensor {
 
 /// What a kernel is called with. Floating tensors are spans of T, which is float or double; all
 /// others, booleans too, are spans of int64_t (a boolean result is true where it is not 0). Tensors
-/// of other types are converted before and after. On a rank that runs its share, shapes and
-/// contents are those of the share.
+/// of other types are converted before and after. On a rank that runs a shard, shapes and
+/// contents are those of the shard.
 template <class T>
 class OpCall {
  public:
@@ -208,7 +208,7 @@ struct UserOp {
   /// The results' types from the attributes and the operands' types. Throws (anything derived from
   /// std::exception) where operands do not fit; what() is shown to the user behind the node's name.
   /// It is asked about cut operands too, and the op is not cut where it refuses: a rule that wants
-  /// an even size gets even shares.
+  /// an even size gets even shards.
   std::function<std::vector<TensorInfo>(const Attributes&, const std::vector<TensorInfo>& in)>
       shape;
 
@@ -253,7 +253,7 @@ struct OpReport {
 };
 /// Tries an op out on small operands. Throws Failure(call) with a sentence if a kernel throws,
 /// gives different results on the same operands, leaves elements of a result as they were, writes
-/// beside a result or changes an operand. load_model tries the ops of its model so, too.
+/// outside a result or changes an operand. load_model tries the ops of its model so, too.
 OpReport examine_op(const std::string& name, const std::vector<TensorInfo>& operands,
                     const Attributes& attributes = {});
 

@@ -75,7 +75,7 @@ class World {
   ~World();  // finalises MPI if launched() initialised it
 
   /// Threads of each rank's kernels, if the ranks of each machine then have no more of them than it
-  /// has cores; else the next call throws Failure(call). Without this each has its share of the
+  /// has cores; else the next call throws Failure(call). Without this each has its fraction of the
   /// cores, or OMP_NUM_THREADS if that is less.
   void use_threads(int threads_per_rank);
   /// Plans are made for so many, whatever cores there are here. Nothing can run in this World.
@@ -130,7 +130,7 @@ struct ModelOptions {
   /// safetensors file, an index or a folder of several, another ONNX file, a checkpoint, a folder
   /// of these (its newest). They are found by the names that the exported module has for them, or
   /// that the file has; a prefix more or less (module., model.) is allowed for. All must be there,
-  /// and fit, and have nothing else beside them, but for names in which one of weights_except,
+  /// and fit, and there may be no others, but for names in which one of weights_except,
   /// regular expressions, is found: these begin as the file has them.
   std::string weights;
   std::vector<std::string> weights_except;
@@ -219,7 +219,7 @@ struct PlanRequest {
   bool strict = false;        // a node that tactics can cut in several ways alike is an error
   std::string cluster;        // host, h100, h100:4, a file; "": host
   /// Limit of a rank's memory; 0: what the cluster's devices have. Without `ranks`, no more than
-  /// its share of what its device has, and on CPUs of its whole process: the arena has what that
+  /// its fraction of what its device has, and on CPUs of its whole process: the arena has what that
   /// leaves.
   int64_t memory_bytes = 0;
   int64_t arena_bytes = 0;  // limit of a rank's arena alone; 0: none
@@ -229,8 +229,9 @@ struct PlanRequest {
   double solve_seconds = 10;
   uint64_t seed = 0;
   bool with_evaluation = true;  // the arena also serves validation
-  /// The run will save checkpoints (TrainOptions::checkpoint). Where every rank has room within its
-  /// limit for a copy of what it saves, the copy is counted: training goes on while it is written.
+  /// The run will save checkpoints (TrainOptions::checkpoint). Where every rank has memory within
+  /// its limit for a copy of what it saves, the copy is counted: training goes on while it is
+  /// written.
   bool checkpoints = false;
   /// No rank sums a part of what makes one number, so that the step's numbers come about alike on
   /// every mesh.
@@ -307,8 +308,8 @@ std::string explain_loops(const Model& model, const TrainingPlan& plan);
 /// The plan as one HTML page that loads nothing: mesh, timeline of the predicted step, memory over
 /// it, how every layer's values are cut, the most expensive collectives. `other`: a plan for the
 /// same model, whose differences are shown. `report`: the file of a run's --report, whose times are
-/// shown beside the predicted ones; "": none. Throws Failure(call) for a report that is none, or of
-/// another mesh.
+/// shown next to the predicted ones; "": none. Throws Failure(call) for a report that is none, or
+/// of another mesh.
 std::string plan_page(const Model& model, const TrainingPlan& plan,
                       const TrainingPlan* other = nullptr, const std::string& report = "");
 /// TrainingPlan::json() with what is known of every node: op, phase, module, types of operands and
@@ -395,7 +396,7 @@ struct TrainOptions {
   int64_t warmup = 0;                 // steps
   int64_t eval_every = 0;             // 0: only at the end if there is validation data
   int64_t eval_batches = 0;           // 0: all of the validation data, at most 200 batches
-  double validation = 0.1;            // share of the data kept for validation
+  double validation = 0.1;            // fraction of the data kept for validation
   /// Stop after so many validations with neither a lower loss nor a higher accuracy; 0: off.
   int64_t patience = 0;
   uint64_t seed = 0;  // the order of batches
@@ -494,7 +495,7 @@ void check_outputs(World& world, const std::vector<NamedFile>& outputs,
                    const std::vector<NamedFile>& inputs);
 /// Puts `text` where the file is, whole or not at all. Throws Failure.
 void write_output(const std::string& path, const std::string& text);
-/// A model's file, and those beside it that hold its weights.
+/// A model's file, and those next to it that hold its weights.
 std::vector<std::string> model_files(const std::string& path);
 /// The files that TrainOptions::data names.
 std::vector<std::string> data_files(const std::string& data);
@@ -541,7 +542,7 @@ struct VerifyReport {
   std::string mismatch;  // the first value that differs: rank, element, got and wanted
 };
 /// Runs the first step of a training run with these options (data, seed, lr), and if the plan has
-/// one a validation behind it, on the World's ranks, and on one beside them. Compares every value
+/// one a validation behind it, on the World's ranks, and on a single one. Compares every value
 /// in the order of the graph: partial ones combined, resharded copies too, parameters and state
 /// after the update, which the validation then must not touch. Stops at the first that differs by
 /// more than rounding. Of a model whose step is the forward pass alone it is that pass, which must

@@ -19,7 +19,7 @@ struct SimulateConstants {
   /// itself, without Python.
   double backward = 0.1;
   double products = 1;             // of a kernel, what its arithmetic takes
-  double outside = 1;              // and besides, where the kernel is of no layer
+  double outside = 1;              // and in addition, where the kernel is of no layer
   double memory = 1;               // the rest of a kernel
   double within = 1, between = 1;  // bytes that go within a node, between nodes
   double latency = 1;              // of communication, what is no matter of bytes
@@ -27,7 +27,7 @@ struct SimulateConstants {
 
 struct SimulateRequest {
   // Pipeline stages, which can be simulated and not run. The plan is that of one stage's ranks for
-  // the whole model; its layers are shared out.
+  // the whole model; its layers are divided.
   int stages = 1;
   std::string schedule = "1f1b";  // or interleaved
   int chunks = 2;                 // of each stage; interleaved
@@ -38,8 +38,8 @@ struct SimulateRequest {
   std::string comm_streams;
   bool host = true;  // false: launches, batches and zeroing take no time
   SimulateConstants constants;
-  double input_gb_s = 16;  // at which a batch comes to a GPU
-  double beside = 1;       // kernels beside communication take so many times as long
+  double input_gb_s = 16;       // at which a batch comes to a GPU
+  double overlap_slowdown = 1;  // kernels take so many times as long during communication
 
   std::map<int64_t, double> slow;  // by rank: takes so many times as long
   double jitter = 0;               // of a rank's micro-batch: relative standard deviation

@@ -1,4 +1,4 @@
-// Window search: candidates of ShardCombine that cut dims which do not cut plainly.
+// Window candidates: those of ShardCombine that cut dims which do not cut plainly.
 //
 // Two kinds, both proposed from dependence (planner/rules/dependence.h) and kept only if the trials
 // hold:
@@ -15,7 +15,7 @@ namespace shardrun {
 
 /// Calls `attempt` with each candidate, best first; it says whether the candidate holds. `found`
 /// are the plain options: dims that some option joins to a cut result are not looked at.
-void search_windows(Trials& trials, const std::vector<SpmdRule::Option>& found,
-                    const std::function<bool(const Trials::Candidate&)>& attempt);
+void try_windows(Trials& trials, const std::vector<SpmdRule::Option>& found,
+                 const std::function<bool(const Trials::Candidate&)>& attempt);
 
 }  // namespace shardrun

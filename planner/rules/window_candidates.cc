@@ -1,5 +1,5 @@
-// Window search: from dependence to candidates.
-#include "planner/rules/window_search.h"
+// Window candidates: from dependence to candidates.
+#include "planner/rules/window_candidates.h"
 
 #include <algorithm>
 #include <map>
@@ -17,10 +17,10 @@ using Candidate = Trials::Candidate;
 /// More are those of a split into many, which has no windows: each row goes to one result.
 constexpr size_t kMostResultDims = 64;
 
-class WindowSearch {
+class WindowCandidates {
  public:
-  WindowSearch(Trials& trials, const std::vector<SpmdRule::Option>& found,
-               const std::function<bool(const Candidate&)>& attempt)
+  WindowCandidates(Trials& trials, const std::vector<SpmdRule::Option>& found,
+                   const std::function<bool(const Candidate&)>& attempt)
       : trials_(trials), found_(found), attempt_(attempt) {
     const SmallNode& small = trials.first();
     for (size_t i = 0; i < small.in.size(); ++i) {
@@ -243,9 +243,9 @@ class WindowSearch {
 
 }  // namespace
 
-void search_windows(Trials& trials, const std::vector<SpmdRule::Option>& found,
-                    const std::function<bool(const Candidate&)>& attempt) {
-  WindowSearch(trials, found, attempt).run();
+void try_windows(Trials& trials, const std::vector<SpmdRule::Option>& found,
+                 const std::function<bool(const Candidate&)>& attempt) {
+  WindowCandidates(trials, found, attempt).run();
 }
 
 }  // namespace shardrun

@@ -1,5 +1,5 @@
 // Which meshes are tried, and that the best is taken.
-#include "planner/mesh_search.h"
+#include "planner/mesh_choice.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ std::string list(int64_t ranks, const Cluster& cluster = {}) {
   return out;
 }
 
-TEST(MeshSearch, EqualLinksMakeOrderIrrelevant) {
+TEST(MeshChoice, EqualLinksMakeOrderIrrelevant) {
   EXPECT_EQ(list(1), "1");
   EXPECT_EQ(list(2), "2");
   EXPECT_EQ(list(7), "7");
@@ -31,7 +31,7 @@ TEST(MeshSearch, EqualLinksMakeOrderIrrelevant) {
 
 /// On two nodes of 8 the first axis of 2x8 goes between them, that of 8x2 also within (4 ranks on
 /// each); 2x2x4 and 2x4x2 are the same, 4x2x2 is not. 8 ranks are on one node.
-TEST(MeshSearch, NodesMakeOrderMatter) {
+TEST(MeshChoice, NodesMakeOrderMatter) {
   Cluster cluster;
   cluster.nodes = 2;
   cluster.devices = 8;
@@ -40,7 +40,7 @@ TEST(MeshSearch, NodesMakeOrderMatter) {
 }
 
 /// 12 ranks on nodes of 8: rows of 4, of 3 and of 6 meet the nodes' border each at another place.
-TEST(MeshSearch, IrregularMeshesAreAllTried) {
+TEST(MeshChoice, IrregularMeshesAreAllTried) {
   Cluster cluster;
   cluster.nodes = 2;
   cluster.devices = 8;
@@ -69,7 +69,7 @@ Graph mlp(int64_t batch, int64_t width) {
   return g;
 }
 
-TEST(MeshSearch, TheLeastPredictedTimeWins) {
+TEST(MeshChoice, TheLeastPredictedTimeWins) {
   const Graph g = mlp(256, 256);
   RuleCache rules;
   PlanReport report;
@@ -88,7 +88,7 @@ TEST(MeshSearch, TheLeastPredictedTimeWins) {
   EXPECT_EQ(to_json(best), to_json(again));
 }
 
-TEST(MeshSearch, OneAxisIsAlwaysTriedAndMoreOnlyInTime) {
+TEST(MeshChoice, OneAxisIsAlwaysTriedAndMoreOnlyInTime) {
   const Graph g = mlp(64, 64);
   RuleCache rules;
   std::vector<MeshTrial> trials;
@@ -97,7 +97,7 @@ TEST(MeshSearch, OneAxisIsAlwaysTriedAndMoreOnlyInTime) {
   EXPECT_EQ(trials[0].mesh.axis_count(), 1);
 }
 
-TEST(MeshSearch, WhereNothingFitsTheBytesAreSaid) {
+TEST(MeshChoice, WhereNothingFitsTheBytesAreSaid) {
   const Graph g = mlp(64, 64);
   RuleCache rules;
   PlanOptions options;
@@ -114,7 +114,7 @@ TEST(MeshSearch, WhereNothingFitsTheBytesAreSaid) {
 }
 
 /// A limit between what one axis needs and what two need: the mesh that fits is taken.
-TEST(MeshSearch, AMeshThatFitsBeatsAFasterOneThatDoesNot) {
+TEST(MeshChoice, AMeshThatFitsBeatsAFasterOneThatDoesNot) {
   const Graph g = mlp(256, 256);
   RuleCache rules;
   PlanOptions options;

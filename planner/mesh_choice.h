@@ -1,4 +1,4 @@
-// Mesh search: plans for the mesh shapes that a number of ranks allows, one after the other.
+// Mesh choice: plans for the mesh shapes that a number of ranks allows, one after the other.
 #pragma once
 
 #include <vector>
