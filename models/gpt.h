@@ -22,7 +22,7 @@ struct GptOptions {
   std::optional<int64_t> mlp_width;   // of each of the MLP's branches; absent: 4 hidden
   std::optional<int64_t> experts;     // MLPs of a mixture in each block; absent: one MLP
   int64_t top_k = 2;                  // experts that a token is sent to
-  double capacity = 1.25;             // tokens that an expert takes, of its even fraction
+  double capacity = 1.25;             // tokens that an expert takes, times an even split
   enum class Norm { layer, rms };
   Norm norm = Norm::layer;
   enum class Mlp { gelu, swiglu, geglu };  // gelu is by tanh; the others are gated

@@ -91,7 +91,7 @@ void ModelCommand::add_gpt(CLI::App& app) {
   gpt_command_->add_option("--top-k", gpt_.top_k, "Experts that a token is sent to (default: 2)");
   gpt_command_->add_option(
       "--capacity", gpt_.capacity,
-      "Tokens of a sample that an expert takes, of its even fraction; those beyond "
+      "Tokens of a sample that an expert takes, times an even split; those beyond "
       "it skip the expert (default: 1.25)");
   gpt_command_->add_option("--norm", gpt_.norm, "layer or rms (default: layer)");
   gpt_command_->add_option("--mlp", gpt_.mlp, "gelu, swiglu or geglu (default: gelu)");

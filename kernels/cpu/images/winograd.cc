@@ -231,7 +231,7 @@ class Tiles : public Convolution {
     wide_.across = counted_.across = divide_up(counted[1], kOut);
     tiles_ = s.batch * wide_.down * wide_.across;
     // Each thread has its own tiles, and takes all of the weights in turn; of few tiles all, and
-    // its own fraction of the weights. Sums over tiles are not to depend on the number of threads.
+    // its own part of the weights. Sums over tiles are not to depend on the number of threads.
     groups_ = grad || tiles_ <= kTilesOfThread ? 1 : threads_;
     chunks_ = divide_up(tiles_, grad ? kTilesOfGrad : kTilesOfThread * groups_);
     rows_ = round_up(divide_up(tiles_, chunks_), kRows * groups_);

@@ -17,7 +17,7 @@ struct GptModel {
   std::optional<int64_t> layers, hidden, heads, vocab, context, batch;
   std::optional<int64_t> kv_heads, head_width, mlp_width;
   std::optional<int64_t> experts, top_k;  // MLPs of a mixture, and those that a token is sent to
-  std::optional<double> capacity;         // tokens that an expert takes, of its even fraction
+  std::optional<double> capacity;         // tokens that an expert takes, times an even split
   std::optional<std::string> norm, mlp,
       positions;                     // layer, rms; gelu, swiglu, geglu; learned, rotary
   std::optional<bool> biases, tied;  // tied: the head is the embedding

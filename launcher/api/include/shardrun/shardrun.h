@@ -75,7 +75,7 @@ class World {
   ~World();  // finalises MPI if launched() initialised it
 
   /// Threads of each rank's kernels, if the ranks of each machine then have no more of them than it
-  /// has cores; else the next call throws Failure(call). Without this each has its fraction of the
+  /// has cores; else the next call throws Failure(call). Without this each has an equal part of the
   /// cores, or OMP_NUM_THREADS if that is less.
   void use_threads(int threads_per_rank);
   /// Plans are made for so many, whatever cores there are here. Nothing can run in this World.
@@ -219,7 +219,7 @@ struct PlanRequest {
   bool strict = false;        // a node that tactics can cut in several ways alike is an error
   std::string cluster;        // host, h100, h100:4, a file; "": host
   /// Limit of a rank's memory; 0: what the cluster's devices have. Without `ranks`, no more than
-  /// its fraction of what its device has, and on CPUs of its whole process: the arena has what that
+  /// its part of what its device has, and on CPUs of its whole process: the arena has what that
   /// leaves.
   int64_t memory_bytes = 0;
   int64_t arena_bytes = 0;  // limit of a rank's arena alone; 0: none
