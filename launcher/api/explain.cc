@@ -7,7 +7,7 @@
 #include "error_context.h"
 #include "explain/figures.h"
 #include "explain/hints.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 #include "shardrun/bench.h"

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "error_context.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "planner/game/proposal.h"
 #include "planner/plan_search.h"
 #include "planner/rules/rule_file.h"

@@ -5,7 +5,7 @@
 
 #include "graph/passes/training.h"
 #include "inference/token_step.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "planner/token_steps.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"

@@ -34,18 +34,18 @@ std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
   return compile(partition_, plan, 0, traits_, {.stop_after = "keep_packed"}).setup;
 }
 
-bool PlanPrograms::ample(int64_t limit) {
-  return limit == 0 || of_rank(0).arena_bytes <= limit / 2;
-}
-
-const Program& PlanPrograms::fullest(int64_t limit) {
+const Program& PlanPrograms::fullest() {
   const Program* most = &of_rank(0);
   for (int64_t rank : classes_.first) {
-    if (limit > 0 && most->arena_bytes > limit) break;
     const Program& program = of_rank(rank);
     if (program.arena_bytes > most->arena_bytes) most = &program;
   }
   return *most;
+}
+
+const Program& PlanPrograms::compared(int64_t limit) {
+  const bool ample = limit == 0 || of_rank(0).arena_bytes <= limit / 2;
+  return ample ? of_rank(0) : fullest();
 }
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,

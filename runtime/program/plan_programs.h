@@ -27,12 +27,13 @@ class PlanPrograms {
   const RankClasses& classes() const { return classes_; }
   /// What rank 0 would do before its first step under this plan if `plan` says what it keeps.
   std::vector<Step> setup_keeping(const Plan& plan) const;
-  /// Does the first rank, which has the largest shards, take at most half of the limit (0: none)?
-  /// Others have more halos, or meet other peers, but are not expected to take twice as much. So
-  /// plans are compared by it; those that are run are counted on every rank.
-  bool ample(int64_t limit);
-  /// The rank's with the most arena bytes, or the first that has more than `limit` (0: no limit).
-  const Program& fullest(int64_t limit);
+  /// The rank's with the most arena bytes.
+  const Program& fullest();
+  /// By what plans are compared: the first rank's, which has the largest shards, where it takes at
+  /// most half of the limit (0: none). Others have more halos, or meet other peers, but are not
+  /// expected to take twice as much. Else the fullest. Plans that are run are counted on every
+  /// rank.
+  const Program& compared(int64_t limit);
 
  private:
   Plan plan_;

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "option_json.h"
-#include "plan_origin.h"
+#include "plan/plan_origin.h"
 #include "recipe.h"
 #include "tests/launcher/command.h"
 #include "train/train_options.h"

@@ -93,10 +93,26 @@ TEST(Compile, MakesOfAllRanksWhatItMakesOfOne) {
   for (int64_t rank = 0; rank < 4; ++rank)
     EXPECT_EQ(programs.of_rank(rank).arena_bytes,
               compile(graph, plan, cluster, rank, traits).arena_bytes);
-  const int64_t first = programs.of_rank(0).arena_bytes;
-  EXPECT_TRUE(programs.ample(0));
-  EXPECT_TRUE(programs.ample(2 * first));
-  EXPECT_FALSE(programs.ample(2 * first - 1));
+}
+
+/// By the first rank's where memory is ample, else by that of the rank that needs most.
+TEST(Compile, ComparesPlansByOneRankWhereMemoryIsAmple) {
+  const Graph graph = gpt();
+  const BackendTraits traits;
+  const Cluster cluster = host_cluster();
+  int others = 0;  // plans whose first rank is not the fullest
+  for (unsigned seed = 0; seed < 12; ++seed) {
+    PlanPrograms programs(graph, test::random_plan(graph, Mesh::parse("a=3"), seed), cluster,
+                          traits);
+    const Program& first = programs.of_rank(0);
+    EXPECT_EQ(&programs.compared(0), &first);
+    EXPECT_EQ(&programs.compared(2 * first.arena_bytes), &first);
+    EXPECT_EQ(&programs.compared(2 * first.arena_bytes - 1), &programs.fullest());
+    for (int64_t rank = 0; rank < 3; ++rank)
+      EXPECT_LE(programs.of_rank(rank).arena_bytes, programs.fullest().arena_bytes);
+    others += &programs.fullest() != &first;
+  }
+  EXPECT_GT(others, 0);
 }
 
 }  // namespace

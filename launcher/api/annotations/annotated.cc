@@ -9,7 +9,7 @@
 #include "choices.h"
 #include "graph/onnx/file/model_copy.h"
 #include "graph/passes/channels_last.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "planner/space/requests.h"
 #include "ranks/world.h"
 

@@ -15,7 +15,7 @@
 #include "exec/checkpoint/disk_memory.h"
 #include "exec/checkpoint/reader.h"
 #include "exec/checkpoint/writer.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/backend.h"
 #include "ranks/ranks.h"
 #include "ranks/world.h"

@@ -6,7 +6,7 @@
 
 #include "checkpoint/run_state.h"
 #include "exec/checkpoint/writer.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace shardrun {
 

@@ -9,7 +9,7 @@
 #include "base/round_up.h"
 #include "graph/json_text.h"
 #include "option_json.h"
-#include "plan_origin.h"
+#include "plan/plan_origin.h"
 #include "train/train_options.h"
 
 namespace shardrun {

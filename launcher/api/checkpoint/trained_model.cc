@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "checkpoint/weights.h"
 #include "contents.h"
-#include "plan_origin.h"
+#include "plan/plan_origin.h"
 
 namespace shardrun {
 namespace {

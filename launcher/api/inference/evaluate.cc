@@ -5,7 +5,7 @@
 
 #include "checkpoint/resume.h"
 #include "graph/passes/training.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
 #include "shardrun/inference.h"

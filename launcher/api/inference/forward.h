@@ -10,7 +10,7 @@
 #include "checkpoint/resume.h"
 #include "exec/executor.h"
 #include "model.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/rank_device.h"
 
 namespace shardrun {

@@ -7,7 +7,7 @@
 #include "explain/figures.h"
 #include "graph/rearranged.h"
 #include "measure/bench_kernels.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "program/ops/post.h"
 #include "ranks/world.h"
 #include "train/train.h"

@@ -8,7 +8,7 @@
 
 #include "exec/executor.h"
 #include "exec/timeline.h"
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace shardrun {
 

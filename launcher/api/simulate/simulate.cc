@@ -7,7 +7,7 @@
 
 #include "choices.h"
 #include "measure/cluster.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 #include "simulate/simulated_text.h"

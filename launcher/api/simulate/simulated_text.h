@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "plan.h"
+#include "plan/plan.h"
 #include "shardrun/simulate.h"
 #include "simulate/goodput.h"
 #include "simulate/step_tasks.h"

@@ -13,7 +13,7 @@
 #include "exec/checks/replica_check.h"
 #include "exec/data/data.h"
 #include "exec/executor.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "profile/profile.h"
 #include "ranks/rank_device.h"
 #include "ranks/stop.h"

@@ -14,7 +14,7 @@
 #include "exec/checks/divergence.h"
 #include "exec/metrics.h"
 #include "kept_plan.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/backend.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"

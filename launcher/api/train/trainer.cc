@@ -9,7 +9,7 @@
 #include "exec/checkpoint/folder.h"
 #include "exec/checkpoint/layout.h"
 #include "exec/checkpoint/writer.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/same_call.h"
 #include "train/batches.h"
 #include "train/given_batches.h"

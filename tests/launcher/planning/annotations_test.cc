@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "model.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "shardrun/shardrun.h"
 #include "tests/graph/onnx/build.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "plan.h"
+#include "plan/plan.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {

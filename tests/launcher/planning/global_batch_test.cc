@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "micro_batches.h"
+#include "plan/micro_batches.h"
 #include "shardrun/bench.h"
 #include "tests/launcher/command.h"
 

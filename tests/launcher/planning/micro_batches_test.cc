@@ -10,7 +10,7 @@
 
 #include "explain/planned_steps.h"
 #include "graph/node_exchanges.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/backend.h"
 #include "shardrun/bench.h"
 #include "shardrun/shardrun.h"

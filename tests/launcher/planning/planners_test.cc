@@ -7,7 +7,7 @@
 #include <map>
 
 #include "explain/plan_costs.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "model.h"
-#include "plan.h"
+#include "plan/plan.h"
 #include "ranks/backend.h"
 
 namespace shardrun {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plan.h"
+#include "plan/plan.h"
 
 namespace shardrun {
 

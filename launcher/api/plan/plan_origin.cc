@@ -1,5 +1,5 @@
 // Writing and reading a model's options and a plan's request, each field checked by its type.
-#include "plan_origin.h"
+#include "plan/plan_origin.h"
 
 #include <type_traits>
 

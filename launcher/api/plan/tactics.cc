@@ -9,9 +9,9 @@
 
 #include "explain/explain.h"
 #include "explain/text.h"
-#include "micro_batches.h"
 #include "model.h"
-#include "plan.h"
+#include "plan/micro_batches.h"
+#include "plan/plan.h"
 #include "planner/rules/rule_file.h"
 #include "planner/schedule/colours.h"
 #include "ranks/backend.h"

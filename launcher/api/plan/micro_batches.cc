@@ -1,5 +1,5 @@
 // What a call says of micro-batches, and the choice of the best number of them.
-#include "micro_batches.h"
+#include "plan/micro_batches.h"
 
 #include <algorithm>
 #include <charconv>

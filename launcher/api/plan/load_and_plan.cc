@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "explain/text.h"
-#include "micro_batches.h"
 #include "model.h"
-#include "plan.h"
+#include "plan/micro_batches.h"
+#include "plan/plan.h"
 #include "ranks/world.h"
 
 namespace shardrun {

@@ -1,5 +1,5 @@
 // Second runs counted by op, priced, and weighed against keeping their results.
-#include "recomputed.h"
+#include "plan/recomputed.h"
 
 #include <algorithm>
 #include <map>
@@ -58,7 +58,7 @@ std::string recomputed_text(const Model::Impl& model, const TrainingPlan::Impl& 
   return str("computed again in the backward pass: ", count, " nodes (", list, "), +",
              format("%.2f", seconds * 1e3),
              " ms a step; if their results were kept, a rank would need ",
-             mib(keeping.fullest(0).arena_bytes));
+             mib(keeping.fullest().arena_bytes));
 }
 
 }  // namespace shardrun

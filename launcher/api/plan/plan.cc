@@ -1,5 +1,5 @@
 // Planning: mesh, shardings, and the exact bytes of every rank.
-#include "plan.h"
+#include "plan/plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,14 +15,14 @@
 #include "exec/data/data.h"
 #include "explain/analysis.h"
 #include "explain/hints.h"
-#include "explain/text.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"
 #include "graph/plan_json.h"
 #include "measure/cluster.h"
-#include "micro_batches.h"
 #include "option_json.h"
-#include "plan_bytes.h"
+#include "plan/micro_batches.h"
+#include "plan/plan_bytes.h"
+#include "plan/recomputed.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/rules/rule_file.h"
 #include "planner/space/plan_check.h"
@@ -30,13 +30,10 @@
 #include "ranks/capacity.h"
 #include "ranks/same_call.h"
 #include "ranks/world.h"
-#include "recomputed.h"
 #include "train/batches.h"
 
 namespace shardrun {
 namespace {
-
-constexpr size_t kShownNotes = 5;
 
 void check_request(const PlanRequest& request) {
   parse_planner(request.planner);
@@ -122,8 +119,7 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
   options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate) {
     if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
-    return arena_use(programs->ample(limit) ? programs->of_rank(0) : programs->fullest(0),
-                     programs->graph());
+    return arena_use(programs->compared(limit), programs->graph());
   };
   options.retime = [&](Plan& candidate) {
     retime(*measures.train.of(candidate), cluster, candidate);
@@ -181,8 +177,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   // Weights and the optimizer's state stay while it runs.
   evaluation.arena_use = [&](const Plan& plan) {
     const auto programs = measures.evaluation.of(plan, measures.train.of(out.train));
-    return arena_use(programs->ample(limit) ? programs->of_rank(0) : programs->fullest(limit),
-                     model.evaluation);
+    return arena_use(programs->compared(limit), model.evaluation);
   };
   evaluation.retime = [&](Plan& plan) {
     retime(*measures.evaluation.of(plan, measures.train.of(out.train)), out.cluster, plan);
@@ -280,15 +275,6 @@ void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) 
   within("train", [&] { check_strategies(plan.train, step_of(model, plan), rules); });
   if (!plan.with_evaluation) return;
   within("evaluation", [&] { check_strategies(plan.evaluation, model.evaluation, rules); });
-}
-
-std::string describe_copies(const TrainingPlan::Impl& plan) {
-  if (plan.copy_bytes.empty())
-    return "checkpoints: training waits while they are written; ranks have no memory for a copy of "
-           "what they save";
-  const int64_t most = *std::max_element(plan.copy_bytes.begin(), plan.copy_bytes.end());
-  return str("checkpoints: written while training goes on, from a copy of up to ", mib(most),
-             " a rank, ", backend().arenas_on_host ? "counted below" : "in the host's memory");
 }
 
 std::string describe_held(const Graph& graph, const Plan& plan) {
@@ -497,7 +483,7 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   out.keep_casts = plan.train.keep_casts;  // or the two could not be compared
   out.keep_packed = plan.train.keep_packed;
   const std::shared_ptr<PlanPrograms> programs = measures.train.of(out);
-  out.bytes = programs->fullest(0).arena_bytes;
+  out.bytes = programs->fullest().arena_bytes;
   retime(*programs, plan.cluster, out);
   return out;
 }
@@ -527,72 +513,6 @@ std::vector<int64_t> TrainingPlan::predicted_bytes() const {
       out[rank] += impl_->copy_bytes[rank];
   }
   return out;
-}
-
-std::string TrainingPlan::summary() const {
-  const Plan& plan = impl_->train;
-  const std::string indent(6, ' ');
-  const auto two = [](double number) { return format("%.2f", number); };
-  std::string out = wrapped(
-      "plan: ", str("mesh ", plan.mesh.to_string(), ", planner ", plan.planner, "; predicted step ",
-                    two(plan.seconds * 1e3), " ms (compute ", two(plan.compute_seconds * 1e3),
-                    ", communication ", two(plan.comm_seconds * 1e3), hidden_text(plan), ")"));
-  std::string cluster = "cluster " + impl_->cluster.name;
-  if (!impl_->cluster.about.empty()) cluster += " (" + impl_->cluster.about + ")";
-  if (impl_->memory_limit > 0) {
-    cluster += "; memory limit of a rank " +
-               mib(impl_->process_limit > 0 ? impl_->process_limit : impl_->memory_limit);
-    if (impl_->process_limit > 0) cluster += ", of its arena " + mib(impl_->memory_limit);
-  }
-  out += wrapped(indent, cluster);
-  const ModelOptions& planned = impl_->origin.options;
-  if (planned.accumulate.value_or(1) > 1)
-    out += wrapped(indent, str("micro-batches: ", *planned.accumulate, " a step",
-                               planned.batch ? str(", of ", *planned.batch, " samples") : ""));
-  if (impl_->meshes.size() > 1) {
-    std::string tried = "meshes tried:";
-    for (const MeshTrial& trial : impl_->meshes) {
-      tried += str(&trial == &impl_->meshes[0] ? " " : ", ", trial.mesh.to_string(), " ",
-                   trial.fits ? two(trial.seconds * 1e3) + " ms" : "does not fit");
-    }
-    out += wrapped(indent, tried);
-  }
-  const PlanReport& r = impl_->report;
-  if (r.nodes > 0) {
-    out += wrapped(
-        indent, str(r.nodes, " nodes (", r.folded_nodes, " after folding), ", r.distinct_rules,
-                    " rules", r.kept_rules > 0 ? str(" (", r.kept_rules, " kept)") : "", " from ",
-                    r.kernel_runs, " kernel runs, solver ", r.solver));
-    out += wrapped(indent,
-                   str("processor seconds: import ", two(impl_->import_seconds), ", discovery ",
-                       two(r.discovery_seconds), ", planning ", two(impl_->planning_seconds),
-                       " (search ", two(r.build_seconds + r.solve_seconds), ")"));
-  }
-  if (r.evaluations > 0) {
-    std::string tactics;
-    for (const std::string& tactic : r.found_tactics) tactics += ", " + tactic;
-    out += wrapped(indent, str("tree search: ", r.evaluations, " states in ", two(r.tree_seconds),
-                               " s; the best ", two(r.found_seconds * 1e3),
-                               " ms, with nodes that choose anew ", two(r.descended_seconds * 1e3),
-                               " ms, before the integer program; its tactics: ",
-                               tactics.empty() ? "none" : tactics.substr(2)));
-  }
-  if (!impl_->recomputed.empty()) out += wrapped(indent, impl_->recomputed);
-  out += hints_text(impl_->hints);
-  const std::vector<std::string>& notes = impl_->annotation_notes;
-  for (size_t i = 0; i < std::min(notes.size(), kShownNotes); ++i)
-    out += wrapped("note: ", notes[i]);
-  if (notes.size() > kShownNotes)
-    out += wrapped("note: ", str(notes.size() - kShownNotes, " more annotations are not followed"));
-  out += wrapped(indent, "weights and state: " + impl_->held);
-  if (impl_->checkpoints) out += wrapped(indent, describe_copies(*impl_));
-  const std::vector<int64_t> all = predicted_bytes();
-  const auto most = static_cast<size_t>(std::max_element(all.begin(), all.end()) - all.begin());
-  std::string of_them = mib(impl_->persistent_bytes[most]) + " weights and state";
-  if (all[most] > impl_->bytes[most])
-    of_them += ", " + mib(all[most] - impl_->bytes[most]) + " the copy for checkpoints";
-  return out + wrapped(indent, str("bytes of the fullest rank (", most, "): ", all[most], " (",
-                                   mib(all[most]), "), of them ", of_them));
 }
 
 }  // namespace shardrun

@@ -1,5 +1,5 @@
 // Lays a plan out with more and more to keep, while all ranks fit.
-#include "plan_bytes.h"
+#include "plan/plan_bytes.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ namespace shardrun {
 namespace {
 
 bool fits(PlanPrograms& programs, int64_t limit) {
-  return programs.ample(limit) || programs.fullest(limit).arena_bytes <= limit;
+  return limit == 0 || programs.compared(limit).arena_bytes <= limit;
 }
 
 /// Is there anything to keep, and memory for it in the fullest rank? Plans are the same with it,
@@ -82,14 +82,14 @@ void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bo
     const int64_t least =
         *std::min_element(plan.persistent_bytes.begin(), plan.persistent_bytes.end());
     const int64_t made_for = plan.request.memory_bytes;
-    within("train", [&] { check_bytes(plan.train, train->fullest(0), least, made_for); });
+    within("train", [&] { check_bytes(plan.train, train->fullest(), least, made_for); });
     if (evaluation) {
       within("evaluation",
-             [&] { check_bytes(plan.evaluation, evaluation->fullest(0), least, made_for); });
+             [&] { check_bytes(plan.evaluation, evaluation->fullest(), least, made_for); });
     }
   }
-  plan.train.bytes = train->fullest(0).arena_bytes;
-  if (evaluation) plan.evaluation.bytes = evaluation->fullest(0).arena_bytes;
+  plan.train.bytes = train->fullest().arena_bytes;
+  if (evaluation) plan.evaluation.bytes = evaluation->fullest().arena_bytes;
 }
 
 /// Plans are the same with them, so they take what memory these leave; on a device, of the host's.

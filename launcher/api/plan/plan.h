@@ -7,7 +7,7 @@
 #include "graph/plan.h"
 #include "graph/program.h"
 #include "model.h"
-#include "plan_origin.h"
+#include "plan/plan_origin.h"
 #include "planner/mesh_choice.h"
 #include "planner/planner.h"
 #include "program/plan_programs.h"
