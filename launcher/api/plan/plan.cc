@@ -13,7 +13,6 @@
 #include "choices.h"
 #include "error_context.h"
 #include "exec/data/data.h"
-#include "explain/analysis.h"
 #include "explain/hints.h"
 #include "graph/json_text.h"
 #include "graph/passes/recompute.h"

@@ -1,6 +1,7 @@
 // TrainingPlan::summary: what `shardrun plan` and `train` print of a plan.
 #include <algorithm>
 
+#include "explain/analysis.h"
 #include "explain/hints.h"
 #include "explain/text.h"
 #include "plan/plan.h"
