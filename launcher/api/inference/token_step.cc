@@ -10,10 +10,10 @@
 
 namespace shardrun {
 
-std::map<std::string, Tensor> constants_beside_tokens(const std::string& model,
+std::map<std::string, Tensor> constants_beside_tokens(const OnnxFile& model,
                                                       const ModelOptions& options) {
   std::map<std::string, Tensor> out;
-  for (const DeclaredInput& input : declared_inputs(model)) {
+  for (const DeclaredInput& input : model.declared_inputs()) {
     const bool mask = input.name == "attention_mask", types = input.name == "token_type_ids";
     if (input.dims.size() != 2 || (!mask && !types && input.name != "position_ids")) continue;
     Shape shape;

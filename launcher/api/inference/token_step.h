@@ -13,7 +13,7 @@ namespace shardrun {
 
 /// Inputs besides the tokens that say nothing of a text, with the contents that data of tokens give
 /// them: attention_mask, token_type_ids, position_ids. Those whose dims are not bound are left out.
-std::map<std::string, Tensor> constants_beside_tokens(const std::string& model,
+std::map<std::string, Tensor> constants_beside_tokens(const OnnxFile& model,
                                                       const ModelOptions& options);
 
 /// The step of a forward pass that takes one token of each sample, and keeps keys and values as
