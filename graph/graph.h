@@ -2,12 +2,14 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/files/input_file.h"
 #include "base/tensor.h"
 #include "graph/attrs.h"
 
@@ -60,7 +62,7 @@ struct Source {
   double a = 0, b = 0;  // constant: a. normal: mean a, standard deviation b. uniform: [a, b)
   std::string stream;   // normal, uniform: names the random stream (the parameter's name)
   Tensor data;          // data: the whole (small) tensor
-  std::string path;     // file: `elements` of `dtype`, dense row-major from byte `offset`
+  std::shared_ptr<const InputFile> file;  // elements of `dtype`, dense row-major from `offset`
   int64_t offset = 0;
   DType dtype = DType::f32;
   Shape shape;  // file: shape of what is stored

@@ -1,10 +1,5 @@
 // Reading or making one shard of a persistent value.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <iterator>
 
@@ -42,33 +37,6 @@ void for_each_run(const Shape& shape, const Box& box, F f) {
     if (d == static_cast<size_t>(-1)) return;
   }
 }
-
-class File {
- public:
-  explicit File(const std::string& path)
-      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    SR_REQUIRE(fd_ >= 0, invalid_input, path_, ": cannot open: ", std::strerror(errno));
-  }
-  ~File() { ::close(fd_); }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-
-  void read(int64_t offset, int64_t bytes, char* out) const {
-    while (bytes > 0) {
-      const ssize_t got = ::pread(fd_, out, static_cast<size_t>(bytes), offset);
-      if (got < 0 && errno == EINTR) continue;
-      SR_REQUIRE(got > 0, invalid_input, path_, ": wanted ", bytes, " bytes at offset ", offset,
-                 ", ", got < 0 ? std::strerror(errno) : "the file ends before");
-      offset += got;
-      out += got;
-      bytes -= got;
-    }
-  }
-
- private:
-  std::string path_;
-  int fd_;
-};
 
 /// out[i in box, row-major over the value's dims] = stored element at the permuted position.
 /// `stored` is dense and holds `stored_box` of the stored tensor.
@@ -117,9 +85,8 @@ void read_stored(const Source& source, const TensorType& type, const Box& box,
       to += count * width;
     });
   } else {
-    const File file(source.path);
     for_each_run(stored_shape, stored_box, [&](int64_t first, int64_t count) {
-      file.read(source.offset + first * width, count * width, to);
+      source.file->read(source.offset + first * width, count * width, to);
       to += count * width;
     });
   }

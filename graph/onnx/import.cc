@@ -37,7 +37,7 @@ class Importer {
         flattener_(model.proto, *model.budget) {}
 
   Graph run() {
-    graph_.name = model_.path;
+    graph_.name = model_.file->path();
     report_.annotations = read_annotations(model_.proto);
     const Weights weights = read_weights();
     if (options_.weights) {
@@ -311,7 +311,7 @@ class Importer {
     c.random_step = [this] { return random_step(); };
     c.named = [this](const std::string& name) { return named(name); };
     c.load_tensor = [this](const ::onnx::TensorProto& tensor) {
-      return store_tensor(tensor, model_.folder, *model_.budget).load();
+      return store_tensor(tensor, *model_.external, *model_.budget).load();
     };
     c.stream = scope_ + (node.proto.output_size() > 0 ? node.proto.output(0) : "");
     c.lower_subgraph = [this, &node](const ::onnx::GraphProto& graph, std::span<const V> in,
@@ -454,7 +454,7 @@ class Importer {
     for (const auto& [read, v] : outer) name(read, v);
     for (size_t i = 0; i < in.size(); ++i) name(graph.input(static_cast<int>(i)).name(), in[i]);
     for (const auto& proto : graph.initializer())
-      name(proto.name(), b_.constant(store_tensor(proto, model_.folder, *model_.budget).load()));
+      name(proto.name(), b_.constant(store_tensor(proto, *model_.external, *model_.budget).load()));
     lower(nodes_of_branch(graph, opset));
     std::vector<V> out;
     for (const auto& output : graph.output()) out.push_back(values_.at(output.name()));

@@ -12,6 +12,7 @@
 
 #include "graph/graph.h"
 #include "graph/onnx/annotations.h"
+#include "graph/onnx/onnx_file.h"
 
 namespace shardrun {
 
@@ -98,32 +99,6 @@ struct ImportReport {
   std::vector<PlacedNode> placed;              // the main graph's nodes that are not dead
 };
 
-namespace importer {
-struct ModelFile;
-}
-
-/// The symbolic dims of a model's inputs, in order of appearance.
-struct SymbolicDim {
-  std::string name;  // as ImportOptions::dims names it
-  std::string input;
-  int64_t axis = 0;
-};
-
-/// An ONNX file, opened, checked and parsed; large weights stay on disk. Throws as import_onnx
-/// does.
-class OnnxFile {
- public:
-  explicit OnnxFile(const std::string& path);
-  ~OnnxFile();
-  OnnxFile(OnnxFile&&) noexcept;
-  const std::string& path() const;
-  std::vector<SymbolicDim> symbolic_dims() const;
-  Graph import(const ImportOptions& options, ImportReport* report = nullptr) &&;
-
- private:
-  std::unique_ptr<importer::ModelFile> model_;
-};
-
 /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
 /// become Role::parameter with a Source that points into the file, so that a rank reads only its
 /// shard; integers, buffers and single numbers that are no weights become constants; running
@@ -134,22 +109,7 @@ class OnnxFile {
 Graph import_onnx(const std::string& path, const ImportOptions& options,
                   ImportReport* report = nullptr);
 
-/// An input as the file declares it.
-struct DeclaredInput {
-  struct Dim {
-    std::string symbol;  // as ImportOptions::dims names it; "": it has a size
-    int64_t size = 0;
-  };
-  std::string name;
-  std::vector<Dim> dims;
-};
-/// Those that are tensors with a shape, in the file's order.
-std::vector<DeclaredInput> declared_inputs(const std::string& path);
-
 std::vector<SymbolicDim> symbolic_dims(const std::string& path);
-
-/// A model's file and those of external data that its tensors name, whether or not they are there.
-std::vector<std::string> files_of_model(const std::string& path);
 
 /// Reads a serialised TensorProto (a .pb file of ONNX's tests). Stored f16, bf16 and f64 stay so.
 Tensor read_onnx_tensor(const std::string& path);

@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "base/philox.h"
 #include "exec/data/data.h"
 #include "graph/onnx/file/file_layout.h"
-#include "graph/onnx/import.h"
 
 namespace shardrun {
 namespace {
@@ -25,19 +23,16 @@ class Hash {
   }
   void add(const std::string& text) { add(text.data(), static_cast<int64_t>(text.size())); }
 
-  /// Blocks of `bytes` bytes from `offset`, the first and the last among them. False if the file
-  /// ends before.
-  bool add_blocks(std::ifstream& file, int64_t offset, int64_t bytes, int64_t most) {
+  /// Blocks of `bytes` bytes from `offset`, the first and the last among them.
+  void add_blocks(const InputFile& file, int64_t offset, int64_t bytes, int64_t most) {
     const int64_t blocks = std::min(most, (bytes + kBlock - 1) / kBlock);
     std::vector<char> block(kBlock);
     for (int64_t b = 0; b < blocks; ++b) {
       const int64_t size = std::min(kBlock, bytes);
       const int64_t at = blocks == 1 ? 0 : (bytes - size) / (blocks - 1) * b;
-      file.seekg(offset + (b + 1 == blocks ? bytes - size : at));
-      if (!file.read(block.data(), size)) return false;
+      file.read(offset + (b + 1 == blocks ? bytes - size : at), size, block.data());
       add(block.data(), size);
     }
-    return true;
   }
 
   void add(const Source& source, const std::string& name) {
@@ -46,10 +41,12 @@ class Hash {
     if (source.kind == Source::Kind::data) add(source.data.data(), byte_size(source.data.type()));
     for (const SourcePart& part : source.parts) add(part.source, name);
     if (source.kind != Source::Kind::file) return;
-    std::ifstream file(source.path, std::ios::binary);
     const int64_t bytes = element_count(source.shape) * size_of(source.dtype);
-    SR_REQUIRE(add_blocks(file, source.offset, bytes, kBlocksOfATensor), invalid_input, source.path,
-               ": cannot read the weight '", name, "'");
+    try {
+      add_blocks(*source.file, source.offset, bytes, kBlocksOfATensor);
+    } catch (const Error& e) {
+      throw e.with_context(str("weight '", name, "'"));
+    }
   }
 
   std::string text() const { return str(std::hex, hash_); }
@@ -90,37 +87,33 @@ std::string blocks_hash(const std::vector<std::string>& files) {
   hash.add(str(files.size()));
   const size_t count = std::min(files.size(), kMostFiles);
   for (size_t i = 0; i < count; ++i) {
-    const std::string& path = files[i * files.size() / count];
-    std::error_code error;
-    const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-    std::ifstream file(path, std::ios::binary);
-    if (!error) hash.add_blocks(file, 0, bytes, kBlocksOfAFile);
+    try {
+      const InputFile file(files[i * files.size() / count]);
+      hash.add_blocks(file, 0, file.size(), kBlocksOfAFile);
+    } catch (const Error&) {  // who reads it tells why
+    }
   }
   return hash.text();
 }
 
-std::string fingerprint_of(const std::string& model) {
+std::string fingerprint_of(const OnnxFile& model) {
   constexpr int64_t kSmall = 4096;  // bytes of a tensor
-  const importer::FileLayout layout(model);
+  const importer::FileLayout layout(model.file());
   Hash hash;
   int64_t at = 0;
   const auto add_until = [&](int64_t end) {
     const std::string_view bytes = layout.bytes({at, end});
     hash.add(bytes.data(), end - at);
   };
-  std::ifstream file(model, std::ios::binary);
   for (const auto& tensor : layout.initialisers) {
     const std::optional<importer::Span> raw = layout.numbers_of(tensor).raw;
     if (!raw || raw->end - raw->begin <= kSmall) continue;
     add_until(raw->begin);
-    SR_REQUIRE(hash.add_blocks(file, raw->begin, raw->end - raw->begin, kBlocksOfATensor),
-               invalid_input, model, ": cannot be read");
+    hash.add_blocks(model.file(), raw->begin, raw->end - raw->begin, kBlocksOfATensor);
     at = raw->end;
   }
   add_until(static_cast<int64_t>(layout.file.bytes().size()));
-  std::vector<std::string> external = files_of_model(model);
-  external.erase(external.begin());
-  hash.add(blocks_hash(external));
+  hash.add(blocks_hash(model.external_files()));
   return hash.text();
 }
 

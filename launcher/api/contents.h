@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "graph/onnx/onnx_file.h"
 
 namespace shardrun {
 
@@ -16,7 +17,7 @@ std::string contents_hash(const Graph& graph);
 
 /// A hash of a model's file: of all of it but for its large tensors, and of some blocks of these.
 /// Throws invalid_input for what is no model.
-std::string fingerprint_of(const std::string& model);
+std::string fingerprint_of(const OnnxFile& model);
 
 /// The same of files, at most 64 blocks of each.
 std::string blocks_hash(const std::vector<std::string>& files);

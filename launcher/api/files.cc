@@ -7,7 +7,7 @@
 #include "base/files/output_file.h"
 #include "checkpoint/weights.h"
 #include "exec/data/data.h"
-#include "graph/onnx/import.h"
+#include "graph/onnx/onnx_file.h"
 #include "ranks/world.h"
 #include "shardrun/shardrun.h"
 
@@ -64,8 +64,8 @@ void write_output(const std::string& path, const std::string& text) {
   });
 }
 
-std::vector<std::string> model_files(const std::string& path) {
-  return at_boundary([&] { return files_of_model(path); });
+std::vector<std::string> model_files(const OnnxModel& model) {
+  return at_boundary([&] { return files_of_model(model.file()); });
 }
 
 std::vector<std::string> data_files(const std::string& data) { return files_of_data(data); }

@@ -377,14 +377,14 @@ namespace {
 
 /// The model as one that is only run: its forward pass, or the step that takes one token. `why` it
 /// is not trained. `options`: with what file and data bind.
-std::unique_ptr<Model::Impl> build_untrained(const std::string& path, const OnnxFile& file,
-                                             const ModelOptions& options, ModelStep step,
-                                             const std::string& why, bool first) {
-  SR_REQUIRE(options.accumulate.value_or(1) == 1, invalid_input, path,
+std::unique_ptr<Model::Impl> build_untrained(const OnnxModel& onnx, const ModelOptions& options,
+                                             ModelStep step, const std::string& why, bool first) {
+  const OnnxFile& file = onnx.file();
+  SR_REQUIRE(options.accumulate.value_or(1) == 1, invalid_input, onnx.path(),
              ": --accumulate counts micro-batches of a training step; ", why);
   const bool token = step == ModelStep::token;
   ForwardRequest request;
-  request.path = path;
+  request.model = onnx;
   request.options = options;
   request.options.accumulate = 1;
   const bool assumed = wants_batch(file, options);
@@ -394,7 +394,7 @@ std::unique_ptr<Model::Impl> build_untrained(const std::string& path, const Onnx
       if (dim.axis == 0 && request.options.batch)
         request.options.dims.try_emplace(dim.name, *request.options.batch);
     }
-    request.constants = constant_inputs(path, request.options);
+    request.constants = constant_inputs(file, request.options);
     request.reshape = token_step;
   }
   std::unique_ptr<Model::Impl> impl = build_forward(request, first);
@@ -410,11 +410,12 @@ std::unique_ptr<Model::Impl> build_untrained(const std::string& path, const Onnx
   return impl;
 }
 
-std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options, bool first) {
+std::unique_ptr<Model::Impl> build(const OnnxModel& onnx, ModelOptions options, bool first) {
   const double begin = thread_seconds();
   check_model_options(options);
   for (const std::string& library : options.ops) load_ops(library);
-  OnnxFile file(path);
+  const OnnxFile& file = onnx.file();
+  const std::string& path = onnx.path();
   if (const std::optional<int64_t> asked = asked_batch(options);
       asked && takes_any_batch(file, options))
     options.batch = asked;
@@ -422,8 +423,9 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   const ModelStep step =
       options.step.empty() ? ModelStep::train : parse_choice("step", kModelSteps, options.step);
   if (step != ModelStep::train)
-    return build_untrained(path, file, options, step, "its step is --step " + options.step, first);
+    return build_untrained(onnx, options, step, "its step is --step " + options.step, first);
   auto impl = std::make_unique<Model::Impl>();
+  impl->onnx = onnx;
   impl->path = path;
   impl->options = options;
   impl->options.clip = clip_of(options);
@@ -440,7 +442,7 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   impl->options.weights = options.weights;
   bool one_batch = false;
   if (import.contents) import.contents = noting(import.contents, one_batch);
-  Graph graph = std::move(file).import(import, &report);
+  Graph graph = file.import(import, &report);
   graph.name = path;
   name_as_in_file(graph, report, report.placed);
   try {
@@ -454,8 +456,9 @@ std::unique_ptr<Model::Impl> build(const std::string& path, ModelOptions options
   const std::string no_loss =
       options.step.empty() && options.loss.empty() ? why_no_loss(graph) : "";
   if (!no_loss.empty()) {
+    // Imported anew, and so parsed anew: for a forward pass import lowers other nodes.
     std::unique_ptr<Model::Impl> forward =
-        build_untrained(path, OnnxFile(path), options, ModelStep::forward, no_loss, first);
+        build_untrained(onnx, options, ModelStep::forward, no_loss, first);
     if (!report.annotations.nodes.empty())
       forward->notes.push_back("annotations: left out, as the model is not trained");
     return forward;
@@ -486,6 +489,9 @@ void require_trains(const char* call, const Model::Impl& model) {
              " cannot be trained: ", model.no_training);
 }
 
+OnnxModel::OnnxModel(const std::string& path) : file_(std::make_shared<const OnnxFile>(path)) {}
+const std::string& OnnxModel::path() const { return file_->path(); }
+
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
@@ -515,8 +521,8 @@ Model build_on_all(World& world,
   return Model(std::move(impl));
 }
 
-Model load_model(World& world, const std::string& path, const ModelOptions& options) {
-  return build_on_all(world, [&](bool first) { return build(path, options, first); });
+Model load_model(World& world, const OnnxModel& onnx, const ModelOptions& options) {
+  return build_on_all(world, [&](bool first) { return build(onnx, options, first); });
 }
 
 }  // namespace shardrun

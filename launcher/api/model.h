@@ -24,7 +24,8 @@ void check_model_options(const ModelOptions& options);
 void take_weights(ModelOptions& options, ImportOptions& import, bool first);
 
 struct Model::Impl {
-  std::string path;
+  OnnxModel onnx;
+  std::string path;         // its own
   ModelOptions options;     // with what was assumed or follows: clip, batch, accumulate
   Graph train;              // forward, loss, backward, update; or the forward pass alone
   Graph evaluation;         // forward and loss, without dropout; same parameters by name

@@ -28,8 +28,8 @@ void take_common(Options& options, const Model& model) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path) {
-  return at_boundary([&] { return recipe_of(path); });
+std::vector<std::pair<std::string, std::string>> read_recipe(const OnnxModel& model) {
+  return at_boundary([&] { return recipe_of(model.file()); });
 }
 
 int64_t write_gpt(const GptModel& model, const std::string& path) {

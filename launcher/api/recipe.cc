@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/printable.h"
-#include "graph/onnx/file/metadata.h"
 #include "option_fields.h"
 #include "shardrun/shardrun.h"
 
@@ -57,11 +56,15 @@ Recipe parse_recipe(const std::string& text, const std::string& where) {
   return out;
 }
 
-Recipe recipe_of(const std::string& path) {
-  const auto metadata = read_onnx_metadata(path);
+Recipe recipe_of(const OnnxFile& file) {
+  constexpr size_t kLongest = 1 << 20;
+  const auto& metadata = file.metadata();
   const auto recipe = metadata.find(kKey);
   if (recipe == metadata.end()) return {};
-  return parse_recipe(recipe->second, str(path, ": metadata '", kKey, "'"));
+  const std::string where = str(file.path(), ": metadata '", kKey, "'");
+  SR_REQUIRE(recipe->second.size() <= kLongest, invalid_input, where, " takes ",
+             recipe->second.size(), " bytes, wanted at most ", kLongest);
+  return parse_recipe(recipe->second, where);
 }
 
 }  // namespace shardrun

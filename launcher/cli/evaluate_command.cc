@@ -75,7 +75,7 @@ bool take_options_of_run(Arguments& args) {
 
 int run_evaluate(World& world, Arguments& args) {
   check_outputs(world, {{"--report", args.report}}, files_read(args));
-  const Model model = load_model(world, args.model, args.model_options);
+  const Model model = load_model(world, args.onnx(), args.model_options);
   if (world.leader()) print_model(model, args.verbose);
   const std::string data = check_evaluation(world, model, args.train);
   if (world.leader()) {

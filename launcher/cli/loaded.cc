@@ -14,7 +14,7 @@ ModelAndPlan load_and_plan(World& world, const Arguments& args,
   PlanRequest request = args.plan;
   request.on_progress = [&](const std::string& what) { line.at(what); };
   ModelAndPlan out =
-      load_and_plan(world, args.model, args.model_options, request, [&](const Model& model) {
+      load_and_plan(world, args.onnx(), args.model_options, request, [&](const Model& model) {
         if (tells && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
         if (tells) print_model(model, args.verbose);
         if (checked) checked(model);

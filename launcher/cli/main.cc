@@ -142,7 +142,7 @@ void Call::take_defaults(const std::vector<std::string>& words) {
     if (command.take_defaults && command.take_defaults(args_)) {
       parse_words(words);
     } else if (command.takes_recipe) {
-      const Recipe recipe = add_recipe(*app_.get_subcommand(command.name), words, args_.model);
+      const Recipe recipe = add_recipe(*app_.get_subcommand(command.name), words, args_.onnx());
       args_.recipe = recipe.line;
       if (recipe.words != words) parse_words(recipe.words);
       return;

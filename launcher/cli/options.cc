@@ -154,7 +154,7 @@ void add_output_options(CLI::App& app, Arguments& args) {
 
 std::vector<NamedFile> files_read(const Arguments& args) {
   std::vector<NamedFile> out = {{"--plan", args.plan.plan_file}};
-  for (const std::string& file : model_files(args.model)) out.push_back({"the model", file});
+  for (const std::string& file : model_files(args.onnx())) out.push_back({"the model", file});
   std::error_code error;
   if (std::filesystem::exists(args.plan.cluster, error))
     out.push_back({"--cluster", args.plan.cluster});

@@ -13,6 +13,11 @@ namespace shardrun::cli {
 /// What the user asked for, before any World exists.
 struct Arguments {
   std::string model;
+  /// `model`, one object however often it is asked for.
+  const OnnxModel& onnx() const {
+    if (onnx_.path() != model) onnx_ = model;
+    return onnx_;
+  }
   std::optional<int> ranks;                  // --ranks N: threads of this process
   std::optional<int> threads;                // --threads N: of each rank's kernels
   std::vector<std::string> dims;             // NAME=SIZE
@@ -35,6 +40,9 @@ struct Arguments {
   std::string check;                // --check
   std::optional<int64_t> restarts;  // --restarts
   std::string mpirun;               // --mpirun: what starts the ranks of each of them
+
+ private:
+  mutable OnnxModel onnx_;
 };
 
 /// "16GiB", "512MiB", "1.5GB", "1000000". Throws Failure(call) naming `flag`.

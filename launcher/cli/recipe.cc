@@ -4,7 +4,7 @@
 namespace shardrun::cli {
 
 Recipe add_recipe(const CLI::App& command, const std::vector<std::string>& words,
-                  const std::string& model) {
+                  const OnnxModel& model) {
   Recipe out;
   out.words = words;
   std::vector<std::string> added;

@@ -15,6 +15,6 @@ struct Recipe {
 /// `command` has been parsed from `words`, which begin with its name. What it has no flag for (as
 /// `plan` has none for the learning rate) is left out. Throws Failure(call).
 Recipe add_recipe(const CLI::App& command, const std::vector<std::string>& words,
-                  const std::string& model);
+                  const OnnxModel& model);
 
 }  // namespace shardrun::cli

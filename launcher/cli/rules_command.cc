@@ -8,7 +8,7 @@ namespace shardrun::cli {
 namespace {
 
 int run_rules(World& world, Arguments& args) {
-  const Model model = load_model(world, args.model, args.model_options);
+  const Model model = load_model(world, args.onnx(), args.model_options);
   if (!world.leader()) return 0;
   std::printf("operators, and the ways that were found to cut them:\n\n%s",
               explain_rules(model).c_str());

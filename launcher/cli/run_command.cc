@@ -21,7 +21,7 @@ void add_run_options(CLI::App& app, Arguments& args, RunModelRequest& request) {
 }
 
 int run(World& world, const Arguments& args, RunModelRequest& request) {
-  request.model = args.model;
+  request.model = args.onnx();
   request.options = args.model_options;
   request.plan = args.plan;
   request.on_note = [](const std::string& text) {

@@ -37,7 +37,7 @@ void add_sample_options(CLI::App& app, Arguments& args, Sample& sampled) {
 /// The text alone goes to stdout.
 int run(World& world, const Arguments& args, Sample& sampled) {
   SampleRequest& request = sampled.request;
-  request.model = args.model;
+  request.model = args.onnx();
   request.options = args.model_options;
   request.seed = args.train.seed;
   request.plan = args.plan;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <locale>
 #include <thread>
 
@@ -37,6 +38,10 @@ class Api : public testing::Test {
     ModelOptions options;
     options.batch = 4;
     return load_model(world, path, options);
+  }
+  static std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
   static void refused(const std::function<void()>& f, const std::string& wanted) {
     try {
@@ -245,6 +250,80 @@ TEST_F(Api, LayersThatNoGradientReachesAreNoted) {
             "Round 'Round_1' (what a custom function does backward is not in the file"));
   options.freeze = {"enc"};
   EXPECT_FALSE(noted("no gradient of the loss reaches"));
+}
+
+/// What is asked of a model when another has its path is answered by the file that was opened.
+TEST_F(Api, AModelsFileIsOpenedOnce) {
+  World world = World::threads(2);
+  ModelOptions options;
+  options.batch = 4;
+  TrainOptions training;
+  training.steps = 2, training.checkpoint = folder_ + "/run";
+  const auto trained = [&](const OnnxModel& onnx) {
+    PlanRequest request;
+    request.checkpoints = true;
+    const ModelAndPlan made = load_and_plan(world, onnx, options, request);
+    annotate_model(made.model, made.plan, folder_ + "/annotated.onnx", "");
+    return train(world, made.model, made.plan, training).losses;
+  };
+  const std::vector<double> wanted = trained(one_);
+  const std::string annotated = read(folder_ + "/annotated.onnx");
+  const std::string path = folder_ + "/opened.onnx", other = folder_ + "/other.onnx";
+  for (const char* step : {"forward", "token", ""}) {
+    std::filesystem::copy_file(one_, path);
+    const OnnxModel onnx(path);
+    EXPECT_TRUE(read_recipe(onnx).empty());
+    options.step = step;
+    const std::string graph = load_model(world, path, options).graph_text();
+    std::filesystem::copy_file(two_, other);
+    std::filesystem::rename(other, path);
+    EXPECT_EQ(model_files(onnx), std::vector{path});
+    EXPECT_EQ(load_model(world, onnx, options).graph_text(), graph) << step;
+    EXPECT_NE(load_model(world, path, options).graph_text(), graph) << step;
+    std::filesystem::remove(path);
+    EXPECT_EQ(load_model(world, onnx, options).graph_text(), graph) << step;
+    if (*step != '\0') continue;
+    std::filesystem::remove_all(training.checkpoint);
+    EXPECT_EQ(trained(onnx), wanted);
+    EXPECT_EQ(read(folder_ + "/annotated.onnx"), annotated);
+  }
+}
+
+/// External data as well, from when the model was loaded.
+TEST_F(Api, ExternalDataAreOpenedOnce) {
+  test::ModelBuilder b;
+  b.input("x", {3, 2});
+  b.floats("w", {2, 2}, {});
+  ::onnx::TensorProto& weight = *b.graph().mutable_initializer(0);
+  weight.clear_raw_data();
+  weight.clear_float_data();
+  weight.set_data_location(::onnx::TensorProto::EXTERNAL);
+  auto* location = weight.add_external_data();
+  location->set_key("location");
+  location->set_value("w.bin");
+  b.node("MatMul", {"x", "w"}, {"y"});
+  b.output("y");
+  const std::string path = folder_ + "/outside.onnx";
+  test::write_bytes(path, b.model.SerializeAsString());
+  const std::vector<float> numbers = {1, 2, 3, 4};
+  const auto* bytes = reinterpret_cast<const char*>(numbers.data());
+  test::write_bytes(folder_ + "/w.bin", {bytes, numbers.size() * sizeof(float)});
+  World world = World::threads(1);
+  ModelOptions options;
+  options.loss = "mse";
+  TrainOptions training;
+  training.steps = 2;
+  const auto trained = [&](const std::function<void()>& before_reading) {
+    const Model model = load_model(world, path, options);
+    before_reading();
+    return train(world, model, make_plan(world, model, {}), training).losses;
+  };
+  const std::vector<double> wanted = trained([] {});
+  EXPECT_EQ(trained([&] {
+              std::filesystem::remove(path);
+              std::filesystem::remove(folder_ + "/w.bin");
+            }),
+            wanted);
 }
 
 }  // namespace

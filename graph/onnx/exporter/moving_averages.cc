@@ -66,7 +66,7 @@ class Averages {
           const auto& dims = attribute.t().dims();
           if (attribute.name() == "value" &&
               std::all_of(dims.begin(), dims.end(), [](int64_t dim) { return dim == 1; }))
-            tensor = store_tensor(attribute.t(), model_.folder, *model_.budget).load();
+            tensor = store_tensor(attribute.t(), *model_.external, *model_.budget).load();
         }
       } else if ((op == "Cast" || op == "Identity") && node->input_size() == 1) {
         return number(node->input(0), depth + 1);

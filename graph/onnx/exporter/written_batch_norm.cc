@@ -87,7 +87,7 @@ class Gatherer {
       for (const auto& attribute : constant->attribute()) {
         if (attribute.name() == "value_float") return attribute.f();
         if (attribute.name() == "value")
-          tensor = store_tensor(attribute.t(), model_.folder, *model_.budget).load();
+          tensor = store_tensor(attribute.t(), *model_.external, *model_.budget).load();
       }
     }
     if (!tensor || tensor->count() != 1) return std::nullopt;

@@ -1,10 +1,8 @@
 #include "graph/onnx/file/byte_edits.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 
 #include "base/tensor.h"
 #include "graph/onnx/file/wire.h"
@@ -74,18 +72,13 @@ Stream make_stream(const Numbers& numbers, const std::string& name, DType as, bo
   return out;
 }
 
-void copy_with(const std::string& from, const std::vector<Edit>& edits, std::ostream& to) {
-  std::ifstream in(from, std::ios::binary | std::ios::ate);
-  SR_REQUIRE(in.is_open(), invalid_input, from, ": cannot open: ", std::strerror(errno));
-  const auto end = static_cast<int64_t>(in.tellg());
+void copy_with(const InputFile& from, const std::vector<Edit>& edits, std::ostream& to) {
   std::vector<char> block(static_cast<size_t>(kBlock));
   int64_t at = 0;
   const auto copy_until = [&](int64_t place) {
-    in.seekg(at);
     while (at < place && to.good()) {
       const int64_t some = std::min(place - at, kBlock);
-      SR_REQUIRE(in.read(block.data(), some).good(), invalid_input, from,
-                 ": was cut off while it was copied");
+      from.read(at, some, block.data());
       to.write(block.data(), some);
       at += some;
     }
@@ -98,8 +91,8 @@ void copy_with(const std::string& from, const std::vector<Edit>& edits, std::ost
       each_block(*edit.stream, [&](const char* data, int64_t bytes) { to.write(data, bytes); });
     at = edit.at + edit.removed;
   }
-  SR_REQUIRE(at <= end, invalid_input, from, ": was cut off while it was copied");
-  copy_until(end);
+  SR_REQUIRE(at <= from.size(), invalid_input, from.path(), ": was cut off while it was copied");
+  copy_until(from.size());
 }
 
 }  // namespace shardrun::importer

@@ -37,7 +37,7 @@ struct Edit {
 
 /// Copies a file to `to` with the edits, which are in order and do not overlap. Throws
 /// invalid_input if the file is shorter than they say.
-void copy_with(const std::string& from, const std::vector<Edit>& edits, std::ostream& to);
+void copy_with(const InputFile& from, const std::vector<Edit>& edits, std::ostream& to);
 
 /// Hands all of the stream's bytes to `put`, some at a time. Throws as make_stream does.
 void each_block(const Stream& stream, const std::function<void(const char*, int64_t)>& put);

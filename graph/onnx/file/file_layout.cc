@@ -27,14 +27,14 @@ const ElementType& element_type(DType dtype) {
                        [&](const ElementType& type) { return type.dtype == dtype; });
 }
 
-FileLayout::FileLayout(const std::string& path) : file(path) {
+FileLayout::FileLayout(const InputFile& from) : file(from) {
   bool found = false;
   const bool walked = for_each_field(file.bytes(), [&](uint64_t field, auto whole, auto payload) {
     if (field != kGraphField || !payload) return true;
     graph = message(whole, *payload);
     return !std::exchange(found, true) && read_graph(*payload);
   });
-  SR_REQUIRE(walked && found, invalid_input, path,
+  SR_REQUIRE(walked && found, invalid_input, from.path(),
              ": is not an ONNX model (cut off, damaged, or another format)");
 }
 

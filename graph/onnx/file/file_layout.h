@@ -51,8 +51,8 @@ struct FileLayout {
     Message message;
     std::string name;
   };
-  /// Throws invalid_input if the file cannot be read or is no model.
-  explicit FileLayout(const std::string& path);
+  /// Throws invalid_input if the file is no model.
+  explicit FileLayout(const InputFile& from);
 
   /// An initialiser's numbers: external, raw, or else in a field by their type.
   struct Numbers {

@@ -77,8 +77,11 @@ struct ModelCopy::Parts {
     int64_t bytes() const { return byte_size({stored, numbers.type.shape}); }
   };
 
-  explicit Parts(const std::string& file)
-      : path(file), folder(fs::path(file).parent_path().string()), layout(file) {}
+  explicit Parts(const OnnxFile& from)
+      : file(from),
+        path(from.path()),
+        folder(fs::path(path).parent_path().string()),
+        layout(from.file()) {}
 
   /// What the file's initialisers name as their external data, and what each is called next to
   /// `output`.
@@ -94,8 +97,8 @@ struct ModelCopy::Parts {
       to = name == own ? from : name + ".data";
       if (name != own && out.size() > 1) to += "/" + from;
     }
-    for (const std::string& file : external_files(path)) {
-      const std::string location = fs::path(file).lexically_relative(folder).string();
+    for (const std::string& external : file.external_files()) {
+      const std::string location = fs::path(external).lexically_relative(folder).string();
       SR_REQUIRE(name == own || out.count(location) > 0, unsupported, path, ": external data in '",
                  location, "' belong to a tensor that is no initialiser, where their name cannot ",
                  "change; write to another folder, as ", own);
@@ -110,8 +113,9 @@ struct ModelCopy::Parts {
     return out;
   }
 
-  std::string path, folder;
-  FileLayout layout;
+  const OnnxFile file;
+  const std::string path, folder;
+  const FileLayout layout;
   // What changes, by place in the layout.
   std::map<size_t, Numbers> changed;
   std::map<size_t, std::map<size_t, std::string>> inputs;  // of nodes
@@ -165,11 +169,11 @@ class ModelCopy::Parts::Copy {
     };
     for (auto& [location, file] : data_) {
       put_in_order(file.edits);
-      copy_with(file.from, file.edits, open(file.to));
+      copy_with(InputFile(file.from), file.edits, open(file.to));
     }
     if (adds_external_) write_added(open(new_path(new_data_)));
     put_in_order(edits);
-    copy_with(of_.path, edits, open(output_));
+    copy_with(of_.file.file(), edits, open(output_));
     for (const auto& file : files) file->finish();
   }
 
@@ -414,7 +418,7 @@ class ModelCopy::Parts::Copy {
   std::string new_data_;                  // location
 };
 
-ModelCopy::ModelCopy(const std::string& path) : parts_(std::make_unique<Parts>(path)) {}
+ModelCopy::ModelCopy(const OnnxFile& file) : parts_(std::make_unique<Parts>(file)) {}
 ModelCopy::~ModelCopy() = default;
 
 void ModelCopy::set_numbers(const std::string& initialiser, Numbers numbers) {

@@ -16,6 +16,7 @@
 
 #include "base/shape.h"
 #include "graph/onnx/annotations.h"
+#include "graph/onnx/onnx_file.h"
 
 namespace shardrun::importer {
 
@@ -29,7 +30,7 @@ struct Numbers {
 class ModelCopy {
  public:
   /// Throws invalid_input if the file cannot be read or is no model.
-  explicit ModelCopy(const std::string& path);
+  explicit ModelCopy(const OnnxFile& file);
   ~ModelCopy();
   ModelCopy(const ModelCopy&) = delete;
   ModelCopy& operator=(const ModelCopy&) = delete;

@@ -2,7 +2,6 @@
 #include "graph/onnx/file/model_file.h"
 
 #include <charconv>
-#include <filesystem>
 #include <optional>
 #include <set>
 
@@ -147,33 +146,6 @@ Tensor from_fields(const ::onnx::TensorProto& proto, const StoredType& type, con
 
 }  // namespace
 
-std::string resolve_location(const std::string& location, const std::string& folder) {
-  namespace fs = std::filesystem;
-  SR_REQUIRE(!location.empty(), invalid_input, "external data has no location");
-  SR_REQUIRE(location.find('\0') == std::string::npos, invalid_input,
-             "external data: location holds a NUL");
-  const fs::path relative(location);
-  SR_REQUIRE(!relative.is_absolute() && location[0] != '\\', invalid_input,
-             "external data: location '", location,
-             "' is absolute, wanted a path below the model's folder");
-  for (const fs::path& part : relative) {
-    SR_REQUIRE(part != "..", invalid_input, "external data: location '", location,
-               "' leaves the model's folder by '..'");
-  }
-  std::error_code ec;
-  const fs::path root = fs::canonical(folder.empty() ? fs::path(".") : fs::path(folder), ec);
-  SR_REQUIRE(!ec, invalid_input, "cannot resolve folder '", folder, "': ", ec.message());
-  const fs::path file = fs::canonical(root / relative, ec);
-  SR_REQUIRE(!ec, invalid_input, "external data: cannot find '", location,
-             "' next to the model: ", ec.message());
-  const auto [in_root, in_file] = std::mismatch(root.begin(), root.end(), file.begin(), file.end());
-  SR_REQUIRE(in_root == root.end(), invalid_input, "external data: location '", location,
-             "' is a link that leaves the model's folder");
-  SR_REQUIRE(fs::is_regular_file(file, ec), invalid_input, "external data: '", location,
-             "' is not a regular file");
-  return file.string();
-}
-
 std::string onnx_type_name(int onnx_type) {
   if (const StoredType* type = find_type(onnx_type)) return type->name;
   if (::onnx::TensorProto::DataType_IsValid(onnx_type)) {
@@ -201,7 +173,7 @@ Source StoredTensor::source() const {
   Source out;
   if (in_file()) {
     out.kind = Source::Kind::file;
-    out.path = path;
+    out.file = file;
     out.offset = offset;
     out.dtype = stored;
     out.shape = type.shape;
@@ -217,13 +189,8 @@ Contents::Contents(const StoredTensor& tensor) {
     bytes_ = static_cast<const char*>(tensor.data.data());
     return;
   }
-  MappedFile file(tensor.path, tensor.offset, tensor.count() * size_of(tensor.stored));
-  bytes_ = file.data();
-  mapped_ = file.release(&mapped_bytes_);
-}
-
-Contents::~Contents() {
-  if (mapped_ != nullptr) ::munmap(mapped_, mapped_bytes_);
+  mapped_.emplace(*tensor.file, tensor.offset, tensor.count() * size_of(tensor.stored));
+  bytes_ = mapped_->data();
 }
 
 void check_name(const std::string& name, const std::string& what) {
@@ -274,18 +241,18 @@ void store_span(StoredTensor& out, const StoredType& type, const FileSpan& span,
                 ImportBudget& budget, bool stays) {
   if (type.stored && type.onnx != 9 && stays) {
     out.stored = *type.stored;
-    out.path = span.path;
+    out.file = span.file;
     out.offset = span.offset;
     return;
   }
   take_numbers(budget, type, element_count(out.type.shape));
-  const MappedFile map(span.path, span.offset, span.length);
+  const MappedFile map(*span.file, span.offset, span.length);
   out.data = from_raw(map.data(), type, out.type.shape);
   out.stored = out.data.dtype();
 }
 
 void store_external(StoredTensor& out, const ::onnx::TensorProto& proto, const StoredType& type,
-                    const std::string& folder, ImportBudget& budget, const std::string& context) {
+                    ExternalData& external, ImportBudget& budget, const std::string& context) {
   std::map<std::string, std::string> keys;
   for (const auto& entry : proto.external_data()) {
     SR_REQUIRE(keys.emplace(entry.key(), entry.value()).second, invalid_input, context,
@@ -293,15 +260,14 @@ void store_external(StoredTensor& out, const ::onnx::TensorProto& proto, const S
   }
   try {
     const int64_t count = element_count(out.type.shape), wanted = count * type.bytes;
-    const std::string file = resolve_location(keys["location"], folder);
+    const std::shared_ptr<const InputFile>& file = external.file(keys["location"]);
     const int64_t offset = keys.count("offset") ? parse_bytes(keys["offset"], "offset") : 0;
     const int64_t length = keys.count("length") ? parse_bytes(keys["length"], "length") : wanted;
     SR_REQUIRE(length == wanted, invalid_input, "external data: length is ", length,
                " bytes, shape ", to_string(out.type.shape), " of ", type.name, " wants ", wanted);
-    const auto size = static_cast<int64_t>(std::filesystem::file_size(file));
-    SR_REQUIRE(offset <= size && length <= size - offset, invalid_input, "external data: bytes ",
-               offset, " to ", str(offset, "+", length), " lie past the end of '", keys["location"],
-               "' (", size, " bytes)");
+    SR_REQUIRE(offset <= file->size() && length <= file->size() - offset, invalid_input,
+               "external data: bytes ", offset, " to ", str(offset, "+", length),
+               " lie past the end of '", keys["location"], "' (", file->size(), " bytes)");
     store_span(out, type, {file, offset, length}, budget, count > 0);
   } catch (const Error& e) {
     throw e.with_context(context);
@@ -310,7 +276,7 @@ void store_external(StoredTensor& out, const ::onnx::TensorProto& proto, const S
 
 }  // namespace
 
-StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
+StoredTensor store_tensor(const ::onnx::TensorProto& proto, ExternalData& external,
                           ImportBudget& budget, const FileSpan* raw) {
   StoredTensor out;
   out.name = proto.name();
@@ -321,7 +287,7 @@ StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& f
   SR_REQUIRE(!proto.has_segment(), unsupported, context, " is stored in segments");
   out.type = {*type.graph, shape};
   if (proto.data_location() == ::onnx::TensorProto::EXTERNAL) {
-    store_external(out, proto, type, folder, budget, context);
+    store_external(out, proto, type, external, budget, context);
     return out;
   }
   const bool left_out = raw != nullptr;
@@ -367,28 +333,15 @@ void check_versions(const ::onnx::ModelProto& model) {
              "imports no version of the ai.onnx operators");
 }
 
-Skeleton read_skeleton(const std::string& path, int64_t& file_bytes) {
-  const MappedFile file(path);
-  const std::string_view bytes = file.bytes();
-  file_bytes = static_cast<int64_t>(bytes.size());
-  SR_REQUIRE(!bytes.empty(), invalid_input, "is empty (0 bytes)");
-  SR_REQUIRE(bytes.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
-             "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
-  return make_skeleton(bytes, path);
-}
+}  // namespace
 
-/// A file's model without long raw_data, which is in the file still.
-struct ReadModel {
-  ::onnx::ModelProto proto;
-  std::map<int, FileSpan> raws;
-  std::shared_ptr<ImportBudget> budget;
-};
-
-ReadModel read_model(const std::string& path) {
-  ReadModel out;
-  int64_t file_bytes = 0;
-  Skeleton skeleton = read_skeleton(path, file_bytes);
-  out.budget = std::make_shared<ImportBudget>(file_bytes);
+ModelFile parse_model(const std::shared_ptr<const InputFile>& file,
+                      const std::shared_ptr<ExternalData>& external) {
+  ModelFile out;
+  out.file = file;
+  out.external = external;
+  Skeleton skeleton = make_skeleton(file);
+  out.budget = std::make_shared<ImportBudget>(file->size());
   const auto length = static_cast<int64_t>(skeleton.bytes.size());
   const int64_t parsed = parsed_bytes(skeleton.bytes, out.budget->left());
   out.budget->check(parsed + length, "parsing it");
@@ -400,83 +353,25 @@ ReadModel read_model(const std::string& path) {
   return out;
 }
 
-void add_locations(const ::onnx::TensorProto& tensor, std::set<std::string>& to) {
-  if (tensor.data_location() != ::onnx::TensorProto::EXTERNAL) return;
-  for (const auto& entry : tensor.external_data()) {
-    if (entry.key() == "location") to.insert(entry.value());
+void check_model(ModelFile& model) {
+  check_versions(model.proto);
+  model.budget->take(kInitialiserBytes * model.proto.graph().initializer_size(),
+                     "its initialisers");
+  auto* graph = model.proto.mutable_graph();
+  std::set<std::string> names;
+  for (int i = 0; i < graph->initializer_size(); ++i) {
+    const auto& proto = graph->initializer(i);
+    check_name(proto.name(), str("initialiser ", i));
+    SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '",
+               proto.name(), "'");
+    const auto raw = model.raws.find(i);
+    model.initialisers.push_back(store_tensor(proto, *model.external, *model.budget,
+                                              raw == model.raws.end() ? nullptr : &raw->second));
   }
-}
-
-void add_locations(const ::onnx::GraphProto& graph, std::set<std::string>& to);
-
-template <class Nodes>
-void add_locations_of_nodes(const Nodes& nodes, std::set<std::string>& to) {
-  for (const auto& node : nodes) {
-    for (const auto& attribute : node.attribute()) {
-      add_locations(attribute.t(), to);
-      add_locations(attribute.g(), to);
-      for (const auto& tensor : attribute.tensors()) add_locations(tensor, to);
-      for (const auto& graph : attribute.graphs()) add_locations(graph, to);
-    }
-  }
-}
-
-void add_locations(const ::onnx::GraphProto& graph, std::set<std::string>& to) {
-  for (const auto& tensor : graph.initializer()) add_locations(tensor, to);
-  add_locations_of_nodes(graph.node(), to);
-}
-
-std::string folder_of(const std::string& path) {
-  return std::filesystem::path(path).parent_path().string();
-}
-
-}  // namespace
-
-std::vector<std::string> external_files(const std::string& path) {
-  std::set<std::string> locations;
-  try {
-    const ::onnx::ModelProto model = std::move(read_model(path).proto);
-    add_locations(model.graph(), locations);
-    for (const auto& function : model.functions())
-      add_locations_of_nodes(function.node(), locations);
-  } catch (const Error&) {
-    return {};
-  }
-  std::vector<std::string> out;
-  for (const std::string& location : locations)
-    out.push_back((std::filesystem::path(folder_of(path)) / location).string());
-  return out;
-}
-
-ModelFile open_model(const std::string& path) {
-  try {
-    ModelFile model;
-    model.path = path;
-    model.folder = folder_of(path);
-    ReadModel read = read_model(path);
-    model.proto = std::move(read.proto);
-    model.budget = std::move(read.budget);
-    check_versions(model.proto);
-    model.budget->take(kInitialiserBytes * model.proto.graph().initializer_size(),
-                       "its initialisers");
-    auto* graph = model.proto.mutable_graph();
-    std::set<std::string> names;
-    for (int i = 0; i < graph->initializer_size(); ++i) {
-      const auto& proto = graph->initializer(i);
-      check_name(proto.name(), str("initialiser ", i));
-      SR_REQUIRE(names.insert(proto.name()).second, invalid_input, "two initialisers are named '",
-                 proto.name(), "'");
-      const auto raw = read.raws.find(i);
-      model.initialisers.push_back(store_tensor(proto, model.folder, *model.budget,
-                                                raw == read.raws.end() ? nullptr : &raw->second));
-    }
-    graph->clear_initializer();
-    SR_REQUIRE(graph->sparse_initializer_size() == 0, unsupported,
-               "has sparse initialisers; store them dense");
-    return model;
-  } catch (const Error& e) {
-    throw e.with_context(path);
-  }
+  graph->clear_initializer();
+  SR_REQUIRE(graph->sparse_initializer_size() == 0, unsupported,
+             "has sparse initialisers; store them dense");
+  model.checked = true;
 }
 
 }  // namespace shardrun::importer

@@ -1,29 +1,32 @@
-// ModelFile: an opened ONNX file whose large weights stay on disk.
+// ModelFile: a parsed ONNX file whose large weights stay on disk.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/tensor.h"
 #include "graph/graph.h"
+#include "graph/onnx/file/external_data.h"
 #include "graph/onnx/file/import_budget.h"
+#include "graph/onnx/file/mapped_file.h"
 #include "graph/onnx/file/skeleton.h"
 
 namespace shardrun::importer {
 
-/// A tensor of an ONNX file: its contents either in `data` or, when `path` is set, in a file.
+/// A tensor of an ONNX file: its contents either in `data` or, when `file` is set, there.
 struct StoredTensor {
   std::string name;
   DType stored = DType::f32;  // element type where it is stored
   TensorType type;  // as the Graph sees it: floats are f32, 16-bit and unsigned integers widened
   Tensor data;
-  std::string path;
+  std::shared_ptr<const InputFile> file;
   int64_t offset = 0;
   std::map<std::string, std::string> metadata;
 
-  bool in_file() const { return !path.empty(); }
+  bool in_file() const { return file != nullptr; }
   int64_t count() const { return element_count(type.shape); }
   Tensor load() const;  // contents as `type`
   Source source() const;
@@ -33,15 +36,11 @@ struct StoredTensor {
 class Contents {
  public:
   explicit Contents(const StoredTensor& tensor);
-  ~Contents();
-  Contents(const Contents&) = delete;
-  Contents& operator=(const Contents&) = delete;
   const char* bytes() const { return bytes_; }
 
  private:
+  std::optional<MappedFile> mapped_;
   const char* bytes_ = nullptr;
-  void* mapped_ = nullptr;
-  size_t mapped_bytes_ = 0;
 };
 
 /// Throws invalid_input unless `name` can name a value: it has letters, not too many, and no NUL.
@@ -51,28 +50,25 @@ void check_name(const std::string& name, const std::string& what);
 void check_length(const std::string& name, const std::string& what);
 
 struct ModelFile {
-  std::string path;
-  std::string folder;                      // external data is looked up here
-  ::onnx::ModelProto proto;                // graph.initializer is emptied
-  std::vector<StoredTensor> initialisers;  // the main graph's
-  std::shared_ptr<ImportBudget> budget;    // of which the above has taken its part
+  std::shared_ptr<const InputFile> file;
+  std::shared_ptr<ExternalData> external;
+  ::onnx::ModelProto proto;
+  std::map<int, FileSpan> raws;          // long raw_data of proto's initialisers
+  std::shared_ptr<ImportBudget> budget;  // of which the above has taken its part
+  bool checked = false;
+  std::vector<StoredTensor> initialisers;  // once checked the main graph's, which proto then lacks
 };
 
-/// Opens and checks a file: its form, IR version, opsets, names, tensors' sizes and external data.
-/// Throws Error with the file's name in front.
-ModelFile open_model(const std::string& path);
+/// Throws Error without the file's name.
+ModelFile parse_model(const std::shared_ptr<const InputFile>& file,
+                      const std::shared_ptr<ExternalData>& external);
+/// Looks at IR version, opsets, names, tensors' sizes and external data. Throws Error without the
+/// file's name, and then leaves `model` of no use.
+void check_model(ModelFile& model);
 
-/// The paths of external data that a file's tensors name, checked in no way: also those of a model
-/// that open_model refuses. Empty where the file is no model.
-std::vector<std::string> external_files(const std::string& path);
-
-/// The file of external data that `location` names. Throws invalid_input if it lies outside of the
-/// model's folder, or is not there.
-std::string resolve_location(const std::string& location, const std::string& folder);
-
-/// Decodes a tensor; `raw`, if given, holds its raw_data. External data is looked up in `folder`.
-/// What cannot stay in the file takes its bytes from `budget`.
-StoredTensor store_tensor(const ::onnx::TensorProto& proto, const std::string& folder,
+/// Decodes a tensor; `raw`, if given, holds its raw_data. What cannot stay in the file takes its
+/// bytes from `budget`.
+StoredTensor store_tensor(const ::onnx::TensorProto& proto, ExternalData& external,
                           ImportBudget& budget, const FileSpan* raw = nullptr);
 
 /// The element type of the Graph for an ONNX one. Throws unsupported, naming it.

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "graph/onnx/file/mapped_file.h"
 #include "graph/onnx/file/wire.h"
 
 namespace shardrun::importer {
@@ -23,9 +24,13 @@ constexpr int kDeepestMessage = 100;  // messages within messages, as protobuf's
 
 class SkeletonMaker {
  public:
-  SkeletonMaker(std::string_view file, const std::string& path) : file_(file), path_(path) {}
+  explicit SkeletonMaker(const std::shared_ptr<const InputFile>& from)
+      : from_(from), mapped_(*from), file_(mapped_.bytes()) {}
 
   Skeleton make() {
+    SR_REQUIRE(!file_.empty(), invalid_input, "is empty (0 bytes)");
+    SR_REQUIRE(file_.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
+               "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
     out_.bytes.reserve(std::min(file_.size(), kMostBytes));
     const bool walked = for_each_field(file_, [&](uint64_t field, auto whole, auto payload) {
       if (field != 7 || !payload) return copy(out_.bytes, whole);
@@ -62,14 +67,15 @@ class SkeletonMaker {
     const int place = initialisers_++;
     return for_each_field(bytes, [&](uint64_t field, auto whole, auto payload) {
       if (field != 9 || !payload || payload->size() <= kInlineBytes) return copy(to, whole);
-      out_.raws[place] = {path_, payload->data() - file_.data(),
+      out_.raws[place] = {from_, payload->data() - file_.data(),
                           static_cast<int64_t>(payload->size())};
       return true;
     });
   }
 
-  std::string_view file_;
-  const std::string& path_;
+  const std::shared_ptr<const InputFile>& from_;
+  const MappedFile mapped_;
+  const std::string_view file_;
   Skeleton out_;
   int graphs_ = 0, initialisers_ = 0;
 };
@@ -219,8 +225,8 @@ class ParsedBytes {
 
 }  // namespace
 
-Skeleton make_skeleton(std::string_view file, const std::string& path) {
-  return SkeletonMaker(file, path).make();
+Skeleton make_skeleton(const std::shared_ptr<const InputFile>& file) {
+  return SkeletonMaker(file).make();
 }
 
 int64_t parsed_bytes(const ::onnx::NodeProto& node, int64_t most) {

@@ -2,16 +2,18 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
+#include "base/files/input_file.h"
 #include "onnx-ml.pb.h"
 
 namespace shardrun::importer {
 
 /// `length` bytes of a file from byte `offset`.
 struct FileSpan {
-  std::string path;
+  std::shared_ptr<const InputFile> file;
   int64_t offset = 0;
   int64_t length = 0;
 };
@@ -21,9 +23,9 @@ struct Skeleton {
   std::map<int, FileSpan> raws;  // what was left out, by the initialiser's place
 };
 
-/// `file`, which was read from `path`, without long raw_data of its initialisers. Throws
-/// invalid_input if it is not a message, and unsupported if more than 256 MiB would remain.
-Skeleton make_skeleton(std::string_view file, const std::string& path);
+/// `file` without long raw_data of its initialisers. Throws invalid_input if it is empty or not a
+/// message, and unsupported if more than 256 MiB would remain.
+Skeleton make_skeleton(const std::shared_ptr<const InputFile>& file);
 
 /// Bytes of memory that the parsed skeleton takes: a message of two bytes takes a hundred. Counting
 /// ends beyond `most`, and throws unsupported where there are more fields than parse in seconds.

@@ -217,7 +217,7 @@ std::vector<std::string> annotate_model(const Model& model, const TrainingPlan& 
   return at_boundary([&] {
     require_made_for(model.impl(), plan.impl());
     const Plan& train = plan.impl().train;
-    importer::ModelCopy copy(model.impl().path);
+    importer::ModelCopy copy(model.impl().onnx.file());
     copy.set_configuration(
         {configuration.empty() ? train.mesh.to_string() : configuration, train.mesh.size()});
     const Writing writing(train, step_of(model.impl(), plan.impl()));

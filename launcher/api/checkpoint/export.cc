@@ -93,17 +93,18 @@ class Export {
   // ---- where the numbers are
 
   void find_model() {
-    path_ = request_.model.empty() ? trained_.path : request_.model;
-    SR_REQUIRE(fs::exists(path_), invalid_input, checkpoint_.path(), ": was trained from ", path_,
+    const std::string path = request_.model.empty() ? trained_.path : request_.model;
+    SR_REQUIRE(fs::exists(path), invalid_input, checkpoint_.path(), ": was trained from ", path,
                ", which is not there; say with --model where it is now");
     for (const std::string& library : trained_.ops) load_ops(library);
-    SR_REQUIRE(fingerprint_of(path_) == trained_.fingerprint, invalid_input, path_,
+    model_ = path;
+    SR_REQUIRE(fingerprint_of(model_.file()) == trained_.fingerprint, invalid_input, path,
                ": is not the model that ", checkpoint_.path(),
                " was trained from, or has changed since; say with --model where that is");
     options_ = model_options_of(state_.options, str(manifest_file_, ": run.options"));
     ImportOptions import = import_options(options_);
     import.contents = nullptr;
-    map_ = map_weights(path_, import);
+    map_ = model_.file().map_weights(import);
   }
 
   /// What the run was given with --weights and no checkpoint has: constants, which cannot be done
@@ -139,7 +140,7 @@ class Export {
                  ": cannot be made: ", error.message());
       out.push_back({"--output", file});
     }
-    for (const std::string& file : model_files(path_)) in.push_back({"the model", file});
+    for (const std::string& file : model_files(model_)) in.push_back({"the model", file});
     for (const std::string& file : weight_files(weights_path_)) in.push_back({"--weights", file});
     in.push_back({"the checkpoint", manifest_file_});
     for (const Manifest::File& file : checkpoint_.manifest().files)
@@ -150,7 +151,7 @@ class Export {
   // ---- the model's file
 
   void write_model() {
-    importer::ModelCopy copy(path_);
+    importer::ModelCopy copy(model_.file());
     std::set<std::string> placed;
     for (const auto& [initialiser, run] : map_.initialisers) {
       placed.insert(run.value);
@@ -340,7 +341,8 @@ class Export {
   const RunState& state_;
   const std::string manifest_file_;
   const TrainedModel trained_;
-  std::string path_, weights_path_;  // of the model; "": none are needed
+  OnnxModel model_;
+  std::string weights_path_;  // "": none are needed
   ModelOptions options_;
   WeightMap map_;
   std::map<std::string, Source> given_;

@@ -50,7 +50,7 @@ TrainedModel trained_model(const Model::Impl& model) {
   const ModelOptions& o = model.options;
   TrainedModel out;
   out.path = absolute(model.path);
-  out.fingerprint = fingerprint_of(model.path);
+  out.fingerprint = fingerprint_of(model.onnx.file());
   out.ops = absolute(o.ops);
   out.given = model.given_constants;
   if (out.given.empty()) return out;

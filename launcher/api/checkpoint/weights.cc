@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <set>
 
 #include "exec/checkpoint/folder.h"
@@ -14,10 +16,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Source in_file(const std::string& path, int64_t offset, const TensorType& type) {
+/// Files of weights by their paths, each opened once.
+using Files = std::map<std::string, std::shared_ptr<const InputFile>>;
+
+Source in_file(Files& files, const std::string& path, int64_t offset, const TensorType& type) {
+  std::shared_ptr<const InputFile>& file = files[path];
+  if (!file) file = std::make_shared<const InputFile>(path, "a file of weights");
   Source out;
   out.kind = Source::Kind::file;
-  out.path = path;
+  out.file = file;
   out.offset = offset;
   out.dtype = type.dtype;
   out.shape = type.shape;
@@ -25,13 +32,16 @@ Source in_file(const std::string& path, int64_t offset, const TensorType& type) 
 }
 
 void add_safetensors(const std::string& path, GivenWeights& to) {
+  Files files;
   for (const auto& [name, found] : find_tensors(path)) {
     GivenWeights::Tensor& tensor = to.tensors[name];
     tensor = {found.entry.shape, found.entry.dtype, std::nullopt};
+    std::optional<TensorType> type;
     try {
-      tensor.source = in_file(found.path, found.entry.begin, found.entry.type());
-    } catch (const Error&) {  // of a type that we do not read, which matters if it is wanted
+      type = found.entry.type();
+    } catch (const Error&) {  // one that we do not read, which matters if it is wanted
     }
+    if (type) tensor.source = in_file(files, found.path, found.entry.begin, *type);
   }
 }
 
@@ -44,14 +54,15 @@ void add_checkpoint(const std::string& path, bool verified, GivenWeights& to) {
   };
   if (verified) checkpoint.verify(is_weight);
   to.complete = false;
+  Files files;
   for (const auto& [value, pieces] : manifest.tensors) {
     if (!is_weight(value.name)) continue;
     Source whole;
     whole.kind = Source::Kind::parts;
     for (const Manifest::Piece& piece : pieces) {
       const std::string file = (fs::path(path) / manifest.files[piece.file].name).string();
-      whole.parts.push_back(
-          {piece.box, in_file(file, piece.offset, {value.type.dtype, box_shape(piece.box)})});
+      whole.parts.push_back({piece.box, in_file(files, file, piece.offset,
+                                                {value.type.dtype, box_shape(piece.box)})});
     }
     to.tensors[value.name] = {value.type.shape, str(value.type.dtype), std::move(whole)};
   }
@@ -112,7 +123,7 @@ GivenWeights find_weights(const std::string& path, const std::vector<std::string
 }
 
 std::vector<std::string> files_of_weights(const std::string& path) {
-  if (path.ends_with(".onnx")) return files_of_model(path);
+  if (path.ends_with(".onnx")) return files_of_model(OnnxFile(path));
   if (!fs::is_directory(path)) return {path};
   std::vector<std::string> out;
   std::error_code ignored;

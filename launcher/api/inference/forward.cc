@@ -65,7 +65,8 @@ ModelOptions options_of_run(const Resumed& trained) {
 std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool first) {
   const double begin = thread_seconds();
   auto impl = std::make_unique<Model::Impl>();
-  impl->path = request.path;
+  impl->onnx = request.model;
+  impl->path = request.model.path();
   impl->options = request.options;
   check_model_options(impl->options);
   for (const std::string& library : impl->options.ops) load_ops(library);
@@ -75,8 +76,8 @@ std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool f
   import.has_own_loss = request.trained != nullptr && import.has_own_loss;
   import.constants = request.constants;
   ImportReport report;
-  Graph graph = import_onnx(request.path, import, &report);
-  graph.name = request.path;
+  Graph graph = request.model.file().import(import, &report);
+  graph.name = impl->path;
   try {
     if (request.trained != nullptr) check_is_of(*request.trained, graph);
     impl->outputs = report.outputs;
@@ -105,7 +106,7 @@ std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool f
                   request.trained->checkpoint.path());
     }
   } catch (const Error& e) {
-    throw e.with_context(request.path);
+    throw e.with_context(impl->path);
   }
   impl->train = std::move(graph);
   impl->no_training = "its step is the forward pass alone";
@@ -136,9 +137,9 @@ ModelOptions as_trained(const ModelOptions& given, const Resumed& trained) {
   return out;
 }
 
-void bind_as_trained(const std::string& model, const Resumed& trained, ModelOptions& options) {
+void bind_as_trained(const OnnxFile& model, const Resumed& trained, ModelOptions& options) {
   const std::map<std::string, int64_t> bound = options_of_run(trained).dims;
-  for (const SymbolicDim& dim : symbolic_dims(model)) {
+  for (const SymbolicDim& dim : model.symbolic_dims()) {
     const auto size = bound.find(dim.name);
     if (dim.axis != 0 && size != bound.end()) options.dims.try_emplace(dim.name, size->second);
   }

@@ -16,7 +16,7 @@
 namespace shardrun {
 
 struct ForwardRequest {
-  std::string path;
+  OnnxModel model;
   ModelOptions options;
   /// Whose parameters it takes. The file is then imported as that run did, so that its tensors have
   /// the names of the checkpoint; else as it stands, and its own dropout and statistics are off.
@@ -37,7 +37,7 @@ std::optional<Resumed> open_on_all(World& world, const std::string& checkpoint);
 /// dims, batch, ops, dtype and seed are those given.
 ModelOptions as_trained(const ModelOptions& given, const Resumed& trained);
 /// Symbolic dims that are not bound, first dims apart, get the sizes that the run had bound.
-void bind_as_trained(const std::string& model, const Resumed& trained, ModelOptions& options);
+void bind_as_trained(const OnnxFile& model, const Resumed& trained, ModelOptions& options);
 
 /// A Model whose step is the forward pass: Graph::outputs are those asked for, under the file's
 /// names, and stay as a plan cuts them. No loss, no dropout, batch normalisation by running

@@ -117,8 +117,8 @@ std::optional<int64_t> named_batch(const std::vector<Given>& given, const ModelO
 
 }  // namespace
 
-Turns bind_to_arrays(const std::string& model, const GivenArrays& arrays, ModelOptions& options) {
-  const std::vector<DeclaredInput> declared = declared_inputs(model);
+Turns bind_to_arrays(const OnnxFile& model, const GivenArrays& arrays, ModelOptions& options) {
+  const std::vector<DeclaredInput>& declared = model.declared_inputs();
   const std::vector<Given> given = given_inputs(declared, arrays);
   if (given.empty() && !declared.empty()) {
     std::string names;

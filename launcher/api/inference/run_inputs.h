@@ -44,7 +44,7 @@ struct Turns {
 
 /// Binds the model's symbolic dims to the arrays' sizes, and the batch to options.batch, or to what
 /// fits the arrays. Throws invalid_input naming the dim, both inputs and both sizes.
-Turns bind_to_arrays(const std::string& model, const GivenArrays& arrays, ModelOptions& options);
+Turns bind_to_arrays(const OnnxFile& model, const GivenArrays& arrays, ModelOptions& options);
 
 /// Reads them turn by turn.
 class RunInputs {

@@ -235,8 +235,8 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
     if (trained) request.options = as_trained(r.options, *trained);
   });
   const auto bind = [&] {
-    turns = bind_to_arrays(r.model, *arrays, request.options);
-    if (trained) bind_as_trained(r.model, *trained, request.options);
+    turns = bind_to_arrays(r.model.file(), *arrays, request.options);
+    if (trained) bind_as_trained(r.model.file(), *trained, request.options);
     return std::string();
   };
   decide_on_rank0(world, bind);
@@ -245,8 +245,8 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
   std::optional<RunInputs> inputs;
   std::vector<Output> outputs;
   const auto look = [&] {
-    inputs.emplace(*arrays, fields_read(model.impl().train), declared_inputs(r.model).size(),
-                   turns);
+    inputs.emplace(*arrays, fields_read(model.impl().train),
+                   r.model.file().declared_inputs().size(), turns);
     outputs = find_outputs(model.impl(), turns, request);
     return std::string();
   };

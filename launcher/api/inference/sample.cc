@@ -277,12 +277,12 @@ SampleReport sample(World& world, const SampleRequest& r) {
     if (trained) {
       request.trained = &*trained;
       request.options = as_trained(r.options, *trained);
-      bind_as_trained(r.model, *trained, request.options);
+      bind_as_trained(r.model.file(), *trained, request.options);
     }
-    for (const SymbolicDim& dim : symbolic_dims(r.model)) {
+    for (const SymbolicDim& dim : r.model.file().symbolic_dims()) {
       if (dim.axis == 0) request.options.dims.try_emplace(dim.name, 1);
     }
-    request.constants = constant_inputs(r.model, request.options);
+    request.constants = constant_inputs(r.model.file(), request.options);
   });
   const Text text = text_from(nlohmann::json::parse(
       decide_on_rank0(world, [&] { return to_json(look_at(r, request)).dump(); })));

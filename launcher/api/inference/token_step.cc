@@ -10,10 +10,9 @@
 
 namespace shardrun {
 
-std::map<std::string, Tensor> constant_inputs(const std::string& model,
-                                              const ModelOptions& options) {
+std::map<std::string, Tensor> constant_inputs(const OnnxFile& model, const ModelOptions& options) {
   std::map<std::string, Tensor> out;
-  for (const DeclaredInput& input : declared_inputs(model)) {
+  for (const DeclaredInput& input : model.declared_inputs()) {
     const bool mask = input.name == "attention_mask", types = input.name == "token_type_ids";
     if (input.dims.size() != 2 || (!mask && !types && input.name != "position_ids")) continue;
     Shape shape;

@@ -13,8 +13,7 @@ namespace shardrun {
 
 /// Inputs besides the tokens that say nothing of a text, with the contents that data of tokens give
 /// them: attention_mask, token_type_ids, position_ids. Those whose dims are not bound are left out.
-std::map<std::string, Tensor> constant_inputs(const std::string& model,
-                                              const ModelOptions& options);
+std::map<std::string, Tensor> constant_inputs(const OnnxFile& model, const ModelOptions& options);
 
 /// The step of a forward pass that takes one token of each sample, and keeps keys and values as
 /// state (planner/token_steps.h). Throws invalid_input where they cannot be kept.

@@ -36,7 +36,7 @@ std::string tried_text(const std::vector<Trial>& trials, int64_t samples, size_t
 }
 
 /// Every number of micro-batches that the choice wants to see.
-ModelAndPlan plan_batch_sizes(World& world, const std::string& path, ModelOptions options,
+ModelAndPlan plan_batch_sizes(World& world, const OnnxModel& onnx, ModelOptions options,
                               const PlanRequest& request,
                               const std::function<void(const Model&)>& on_model) {
   const int64_t samples = *options.global_batch;
@@ -49,7 +49,7 @@ ModelAndPlan plan_batch_sizes(World& world, const std::string& path, ModelOption
     Trial trial{candidates[*next]};
     options.accumulate = static_cast<int>(trial.micro_batches);
     options.batch = samples / trial.micro_batches;
-    Model model = load_model(world, path, options);
+    Model model = load_model(world, onnx, options);
     if (on_model && trials.empty()) on_model(model);
     try {
       TrainingPlan plan = make_plan(world, model, request);
@@ -92,7 +92,7 @@ ModelOptions with_turns(const ModelOptions& given, const std::vector<std::string
 /// Turns `auto` into what is known without trying several: the plan file has it, or the model takes
 /// no other batch, or --batch says how many samples a micro-batch has. Returns false where only a
 /// trial can tell.
-bool settle(World& world, const std::string& path, const PlanRequest& request,
+bool settle(World& world, const OnnxModel& onnx, const PlanRequest& request,
             ModelOptions& options) {
   if (options.accumulate != kAutoMicroBatches || !options.global_batch || options.batch)
     return true;  // or load_model says what is missing
@@ -106,26 +106,25 @@ bool settle(World& world, const std::string& path, const PlanRequest& request,
     if (*options.batch == 0) options.batch.reset();
     return true;
   }
-  const bool takes_any =
-      !decide_on_rank0(world, [&] {
-         ModelOptions sized = options;
-         sized.batch = 1;
-         asked_batch(sized);  // are the numbers right?
-         return std::string(takes_any_batch(OnnxFile(path), options) ? "any" : "");
-       }).empty();
+  const bool takes_any = !decide_on_rank0(world, [&] {
+                            ModelOptions sized = options;
+                            sized.batch = 1;
+                            asked_batch(sized);  // are the numbers right?
+                            return std::string(takes_any_batch(onnx.file(), options) ? "any" : "");
+                          }).empty();
   if (!takes_any) options.accumulate.reset();  // as many as of the model's own batch
   return !takes_any;
 }
 
 }  // namespace
 
-ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOptions& given,
+ModelAndPlan load_and_plan(World& world, const OnnxModel& onnx, const ModelOptions& given,
                            const PlanRequest& request,
                            const std::function<void(const Model&)>& on_model) {
   ModelOptions options = with_turns(given, request.tactics);
-  if (!settle(world, path, request, options))
-    return plan_batch_sizes(world, path, std::move(options), request, on_model);
-  Model model = load_model(world, path, options);
+  if (!settle(world, onnx, request, options))
+    return plan_batch_sizes(world, onnx, std::move(options), request, on_model);
+  Model model = load_model(world, onnx, options);
   if (on_model) on_model(model);
   TrainingPlan plan = make_plan(world, model, request);
   return {std::move(model), std::move(plan), ""};

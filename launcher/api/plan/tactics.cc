@@ -177,7 +177,7 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
     options.batch = asked_batch(options);
     options.accumulate = 1;
     options.global_batch.reset();
-    one_turn.emplace(load_model(world, model.impl().path, options));
+    one_turn.emplace(load_model(world, model.impl().onnx, options));
   }
   const auto model_of = [&](const PlanRequest& asked) -> const Model& {
     return turns && !turns_of(asked.tactics) ? *one_turn : model;

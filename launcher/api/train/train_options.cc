@@ -123,7 +123,7 @@ std::string check_training(World& world, const Model& model, const TrainOptions&
 std::string check_verification(World& world, const Model& model, const TrainOptions& options) {
   require_same(world, "check_training", same_on_ranks(options));
   std::vector<NamedFile> read;
-  for (const std::string& file : model_files(model.impl().path))
+  for (const std::string& file : model_files(model.impl().onnx))
     read.push_back({"the model", file});
   for (const std::string& file : data_files(options.data)) read.push_back({"--data", file});
   for (const std::string& file : weight_files(model.impl().options.weights))

@@ -85,7 +85,7 @@ void print(const std::vector<CheckpointRound>& rounds) {
 
 void measure(World& world, CheckpointOptions& o) {
   check_outputs(world, {{"--json", o.json}}, files_read(o.args));
-  const Model model = load_model(world, o.args.model, o.args.model_options);
+  const Model model = load_model(world, o.args.onnx(), o.args.model_options);
   o.args.plan.with_evaluation = false;
   const TrainingPlan plan = make_plan(world, model, o.args.plan);
   if (world.leader()) {

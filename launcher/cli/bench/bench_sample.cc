@@ -26,7 +26,7 @@ int run(SampleOptions& o) {
   try {
     if (o.args.threads) world.use_threads(*o.args.threads);
     check_outputs(world, {{"--json", o.json}}, files_read(o.args));
-    o.request.model = o.args.model;
+    o.request.model = o.args.onnx();
     o.request.options = o.args.model_options;
     o.request.plan = o.args.plan;
     o.request.prompt = {0};

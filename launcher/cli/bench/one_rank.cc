@@ -23,7 +23,7 @@ void complete(const CLI::App& app, Arguments& args, const std::string& folder) {
     for (size_t i = 0; i + 1 < named.train.size(); i += 2)
       flags.emplace_back(named.train[i], named.train[i + 1]);
   } else {
-    flags = read_recipe(args.model);
+    flags = read_recipe(args.onnx());
   }
   std::vector<std::string> words;
   for (const auto& [flag, value] : flags) {
@@ -40,7 +40,7 @@ void complete(const CLI::App& app, Arguments& args, const std::string& folder) {
 Model load(const CLI::App& app, Arguments& args, World& world, const std::string& folder) {
   complete(app, args, folder);
   finish_arguments(args);
-  return load_model(world, args.model, args.model_options);
+  return load_model(world, args.onnx(), args.model_options);
 }
 
 TrainingPlan plan_for_one(World& world, const Model& model, PlanRequest request) {

@@ -70,11 +70,12 @@ TEST(Source, PartsAreThoseOfTheWhole) {
 
     source = {};
     source.kind = Source::Kind::file;
-    source.path = (folder / "values").string();
-    std::ofstream(source.path, std::ios::binary)
+    const std::string path = (folder / "values").string();
+    std::ofstream(path, std::ios::binary)
         .write("head", 4)
         .write(reinterpret_cast<const char*>(values.data()),
                static_cast<std::streamsize>(values.size() * sizeof(float)));
+    source.file = std::make_shared<const InputFile>(path);
     source.offset = 4;
     source.shape = shape;
     source.dtype = DType::f32;

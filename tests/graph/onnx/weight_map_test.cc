@@ -20,7 +20,7 @@ std::string path_of(const std::string& name) { return kGolden + "/weights_" + na
 Source source_of(const FoundTensor& found) {
   Source source;
   source.kind = Source::Kind::file;
-  source.path = found.path;
+  source.file = std::make_shared<const InputFile>(found.path);
   source.offset = found.entry.begin;
   source.dtype = found.entry.type().dtype;
   source.shape = found.entry.shape;

@@ -48,7 +48,7 @@ EvaluationReport evaluate(World& world, const Model& model, const TrainingPlan& 
                           const TrainOptions& options);
 
 struct RunModelRequest {
-  std::string model;  // an ONNX file
+  OnnxModel model;
   /// dims, batch, ops, weights, dtype and seed count; with a checkpoint all else is as its run had
   /// it. batch: how many samples a turn takes; absent: 8, or as many as there are if these are
   /// fewer.
@@ -77,7 +77,7 @@ struct RunModelReport {
 RunModelReport run_model(World& world, const RunModelRequest& request);
 
 struct SampleRequest {
-  std::string model;
+  OnnxModel model;
   ModelOptions options;    // as RunModelRequest's; a symbolic batch is 1
   std::string checkpoint;  // likewise
   /// What the text begins with: tokens; a text for a model of 256 tokens, which are its bytes; or a

@@ -38,6 +38,8 @@
 
 namespace shardrun {
 
+class OnnxFile;
+
 /// Everything that shardrun throws at a caller of this header. what() is a sentence: who, what was
 /// found, what was wanted, what to do.
 class Failure : public std::runtime_error {
@@ -169,6 +171,21 @@ struct ParameterInfo {
   bool trainable = false;
 };
 
+/// An ONNX file, named by its path. It is opened when it is first asked for something, and then
+/// stays open: functions that get one object, or copies of it, open and parse the file once, and
+/// read weights from the file that they found, even if its path has another by then. Not for
+/// several threads at once.
+class OnnxModel {
+ public:
+  OnnxModel(const std::string& path = "");  // NOLINT(google-explicit-constructor): a path is one
+  OnnxModel(const char* path) : OnnxModel(std::string(path)) {}  // NOLINT: likewise
+  const std::string& path() const;
+  const OnnxFile& file() const { return *file_; }
+
+ private:
+  std::shared_ptr<const OnnxFile> file_;
+};
+
 /// A model with loss, gradients and optimizer: one training step as a graph. Or its forward pass
 /// alone (ModelOptions::step), which is planned, explained and verified in the same way, but not
 /// trained. No weights are read yet.
@@ -190,12 +207,12 @@ class Model {
   std::unique_ptr<Impl> impl_;
 };
 
-Model load_model(World& world, const std::string& path, const ModelOptions& options);
+Model load_model(World& world, const OnnxModel& onnx, const ModelOptions& options);
 
 /// What a model's file says of how to train it: flags of `shardrun train` and their values, in the
 /// order that they stand in ("" for a flag without value), from its metadata 'shardrun.train'.
 /// Throws Failure(call) if they cannot be read.
-std::vector<std::pair<std::string, std::string>> read_recipe(const std::string& path);
+std::vector<std::pair<std::string, std::string>> read_recipe(const OnnxModel& model);
 
 struct PlanRequest {
   std::string mesh = "auto";  // auto; data=2,model=4; 2x4; data=?,model=4; model=4*2
@@ -274,7 +291,7 @@ struct ModelAndPlan {
 /// micro-batches of the global batch for which the predicted step is the shortest of those that fit
 /// in memory. `on_model` is called with the first model, before the search for a plan. Throws as
 /// the two do; Failure(memory) where no number fits.
-ModelAndPlan load_and_plan(World& world, const std::string& path, const ModelOptions& options,
+ModelAndPlan load_and_plan(World& world, const OnnxModel& onnx, const ModelOptions& options,
                            const PlanRequest& request,
                            const std::function<void(const Model&)>& on_model = nullptr);
 
@@ -496,7 +513,7 @@ void check_outputs(World& world, const std::vector<NamedFile>& outputs,
 /// Puts `text` where the file is, whole or not at all. Throws Failure.
 void write_output(const std::string& path, const std::string& text);
 /// A model's file, and those next to it that hold its weights.
-std::vector<std::string> model_files(const std::string& path);
+std::vector<std::string> model_files(const OnnxModel& model);
 /// The files that TrainOptions::data names.
 std::vector<std::string> data_files(const std::string& data);
 /// The files that ModelOptions::weights names.
