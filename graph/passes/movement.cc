@@ -8,9 +8,9 @@
 #include "graph/ops/elementwise.h"
 #include "graph/ops/gradients.h"
 #include "graph/ops/movement.h"
-#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {

@@ -3,9 +3,9 @@
 #include <map>
 #include <numeric>
 
-#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/match.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {

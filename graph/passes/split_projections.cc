@@ -2,8 +2,8 @@
 #include <set>
 
 #include "graph/passes/equation.h"
-#include "graph/passes/recognise/recognise.h"
 #include "graph/passes/rebuild.h"
+#include "graph/passes/recognise/recognise.h"
 
 namespace shardrun {
 namespace {
