@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Allocation, testing::ValuesIn(cases()), [](cons
 });
 
 TEST(Allocation, NoneInAStepOfTwoRanks) {
-  const Graph graph = training_graph({"gpt", gpt, "", "f32"});
+  const Graph graph = training_graph({"gpt", gpt, {}, "f32"});
   for (const char* planner : {"fsdp", "megatron"}) {
     SCOPED_TRACE(planner);
     PlanOptions options;

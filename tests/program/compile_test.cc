@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "program/plan_programs.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
@@ -81,6 +83,26 @@ TEST(Compile, AsksTheBackend) {
   };
   EXPECT_EQ(updates(compile(graph, plan, Cluster{}, 0, {})), 1);
   EXPECT_EQ(updates(compile(graph, plan, Cluster{}, 0, refuses)), 16);
+}
+
+TEST(Compile, AsksForAsManyThreadsAsTheBackendHas) {
+  const Graph graph = gpt();
+  const Plan plan = test::replicated_plan(graph, Mesh());
+  std::set<int> fusion, needs;
+  const BackendTraits traits{.threads = 5,
+                             .fusion =
+                                 [&](const Program&, const Step&, int threads) {
+                                   fusion.insert(threads);
+                                   return StepFusion{};
+                                 },
+                             .needs =
+                                 [&](const Program&, const Step&, int threads) {
+                                   needs.insert(threads);
+                                   return StepBytes{};
+                                 }};
+  compile(graph, plan, Cluster{}, 0, traits);
+  EXPECT_EQ(fusion, std::set<int>{5});
+  EXPECT_EQ(needs, std::set<int>{5});
 }
 
 /// One program of each class of ranks is what compile makes of any of them.

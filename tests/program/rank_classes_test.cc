@@ -43,6 +43,9 @@ StepBytes scratch(const Program& program, const Step& step) {
 }
 
 TEST(RankClasses, SameClassSameBytes) {
+  const BackendTraits traits{.needs = [](const Program& program, const Step& step, int) {
+    return scratch(program, step);
+  }};
   const Cluster cluster = host_cluster();
   RuleCache rules;
   for (const char* text : {"4", "2x3", "8x2", "2x2x2"}) {
@@ -55,8 +58,7 @@ TEST(RankClasses, SameClassSameBytes) {
       ASSERT_EQ(classes.of_rank.size(), static_cast<size_t>(mesh.size()));
       std::vector<int64_t> arena, persistent;
       for (int64_t rank = 0; rank < mesh.size(); ++rank) {
-        const Program program =
-            compile(partition, plan, rank, {.needs = scratch}, {.steps = Steps::all});
+        const Program program = compile(partition, plan, rank, traits, {.steps = Steps::all});
         arena.push_back(program.arena_bytes);
         persistent.push_back(program.persistent_bytes);
         const auto like = static_cast<size_t>(
