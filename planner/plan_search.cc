@@ -19,19 +19,23 @@
 namespace shardrun {
 namespace {
 
-constexpr int kMostHalvings = 2;
-/// A plan of fewer bytes than this fraction of the limit leaves bytes for claims that may be used,
-/// where it costs more than this times what it would if memory were no matter.
-constexpr double kFull = 0.98, kFree = 1.001;
-/// No fewer bytes than this are given to claims, times the least that they can come to: their arena
-/// may be smaller, where results are written over operands.
-constexpr double kLeastRoom = 1.01;
-/// Of the limit: claims that come to less will fit, with all that an arena holds beside.
-constexpr double kAmple = 0.75;
-/// A tree search ends after so many states: a share of the seconds that there are, at so many a
-/// second of one core (fewer where arguments are cut, since all is propagated again behind each
-/// action). By count, so that a plan does not depend on the machine.
-constexpr double kTreeShare = 0.1, kStatesPerSecond = 8000, kArgumentStatesPerSecond = 1000;
+/// How far a plan is fitted to a limit of memory, and how long trees are searched.
+struct FittingSettings {
+  int most_halvings = 2;  // between bytes that no solution meets and the last that one met
+  // A plan of fewer bytes than `full` of the limit leaves bytes for claims that may be used, where
+  // it costs more than `free` times what it would if memory were no matter.
+  double full = 0.98, free = 1.001;
+  double least_claims = 1.01;  // times the least that claims can come to: no fewer are given, since
+                               // the arena may be smaller, where results are written over operands
+  double ample = 0.75;         // of the limit: claims that come to less fit, with all of an arena
+  // A tree search ends after so many states, by count, so that a plan does not depend on the
+  // machine.
+  double tree_share = 0.1;                   // of the seconds that there are
+  double states_per_second = 8000;           // of one core
+  double argument_states_per_second = 1000;  // the same where arguments are cut: each action
+                                             // propagates all again
+};
+constexpr FittingSettings kFitting;
 
 double since(double begin) { return thread_seconds() - begin; }
 
@@ -141,9 +145,9 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
   MctsOptions search;
   search.seed = options_.seed;
   search.threads = usable_cores();
-  search.evaluations =
-      static_cast<int64_t>(kTreeShare * options_.solve_seconds *
-                           (rules.arguments_only ? kArgumentStatesPerSecond : kStatesPerSecond));
+  search.evaluations = static_cast<int64_t>(
+      kFitting.tree_share * options_.solve_seconds *
+      (rules.arguments_only ? kFitting.argument_states_per_second : kFitting.states_per_second));
   const Proposal found = propose(table->board, rule_of(), options_.tactics, search);
   report.tree_seconds += since(searching) + found.other_seconds;
   report.evaluations += found.evaluations;
@@ -307,7 +311,7 @@ std::optional<LaidOut> PlanSearch::fitting(const Solution& solution, int64_t lim
                                            ArenaUse& use) {
   // Laying out takes longer than all else, so what is likely comes first.
   const bool ample = static_cast<double>(peak_bytes(joint_->problem, solution)) <
-                     kAmple * static_cast<double>(limit);
+                     kFitting.ample * static_cast<double>(limit);
   if (limit <= 0 || ample) {
     LaidOut sharing = lay_out(solution, true, use);
     if (limit <= 0 || sharing.plan.bytes <= limit) return sharing;
@@ -408,9 +412,9 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
                                          : Deadline::Clock::work);
   LimitedSearch search = solver(effort);
   // First as if an arena held claims alone.
-  const double free = kFree * raw_cost(problem, *loosest_),
-               full = kFull * static_cast<double>(limit),
-               least = kLeastRoom * static_cast<double>(least_claims_);
+  const double free = kFitting.free * raw_cost(problem, *loosest_),
+               full = kFitting.full * static_cast<double>(limit),
+               least = kFitting.least_claims * static_cast<double>(least_claims_);
   std::vector<int64_t> capacity(graph_.nodes().size(),
                                 std::max(limit, static_cast<int64_t>(least)));
   std::vector<int64_t> feasible = capacity;
@@ -452,7 +456,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
     } else if (found.solution) {
       feasible = capacity;
       tighten(capacity, limit, use, bytes_over_time(problem, *solution));
-    } else if (round == 0 || ++halvings > kMostHalvings) {
+    } else if (round == 0 || ++halvings > kFitting.most_halvings) {
       break;
     } else {
       // What that plan held beside need not be held beside another.

@@ -21,27 +21,31 @@
 namespace shardrun {
 namespace {
 
-/// Where memory leaves more than this unproven, the baselines are tried as well.
-constexpr double kWideGap = 1e-2;
-/// Numbers of bytes that are looked at: so many from one to its double. So many in a row that gain
-/// less than this factor on those above them are the last, and so is one that is so much slower.
-constexpr double kTargets = 8, kGain = 0.99, kSlower = 1.03;
-constexpr int kMostIdle = 2;
-/// A search for one of them may take this fraction of the seconds, and ends this close to the best:
-/// exact times differ from costs by more. Copies are shared where so much of the bytes is in use.
-constexpr double kTargetFraction = 0.1, kTargetGap = 5e-3, kTargetShares = 0.9;
-constexpr int kTargetRounds = 2;
-/// Claims come to at most so many times what an arena takes, where results are written over
-/// operands.
-constexpr double kClaimed = 1.15;
-/// Room for which it is chosen what to compute again: of what is alive at the fullest moment if
-/// nothing is, this fraction and its powers.
-constexpr double kCapacity = 0.8, kCloseCapacity = 0.97;
-constexpr int kCapacities = 10;
-/// Where the plan of fewest bytes is looked for: the least that claims can come to, and so much
-/// more of that each time. Which of them has the smallest arena nobody knows.
-constexpr double kMoreClaims = 0.03;
-constexpr int kLeastRounds = 3;
+/// How plans are looked for below a limit of memory.
+struct LimitSettings {
+  double wide_gap = 1e-2;  // relative: where more is unproven, the baselines are tried as well
+  // Numbers of bytes for which a plan is looked for.
+  double targets = 8;           // from one number to its double
+  double gain = 0.99;           // times the best step: a plan that takes more has gained nothing
+  int most_idle = 2;            // numbers in a row without a gain: the last
+  double slower = 1.03;         // times the best step: a plan that takes more is the last
+  double seconds_divisor = 10;  // of the search's seconds, one in so many for each number
+  double target_gap = 5e-3;     // relative to the best: there a search ends, for exact times differ
+                                // from costs by more
+  double shared_from = 0.9;     // of the bytes: copies are shared where so much is in use
+  int target_rounds = 2;        // of the search
+  // Claims, which are more than an arena takes where results are written over operands.
+  double claimed = 1.15;      // times the arena, at most
+  double more_claims = 0.03;  // times the least: what each look for the fewest bytes gets more
+  int least_rounds = 3;       // such looks: which of them has the smallest arena nobody knows
+  // What to compute again is chosen for so many bytes, of those alive at the fullest moment if
+  // nothing is.
+  double capacity = 0.8;         // and its powers
+  double close_capacity = 0.97;  // the same from a plan that nearly fits
+  int capacities = 10;           // such powers
+};
+constexpr LimitSettings kLimit;
+
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
 
@@ -130,8 +134,9 @@ class Planning {
   }
 
   Effort thorough() const { return {options_.solve_seconds}; }
-  Effort quick(int rounds = kTargetRounds) const {
-    return {kTargetFraction * options_.solve_seconds, kTargetGap, false, rounds, kTargetShares};
+  Effort quick(int rounds = kLimit.target_rounds) const {
+    return {options_.solve_seconds / kLimit.seconds_divisor, kLimit.target_gap, false, rounds,
+            kLimit.shared_from};
   }
 
   bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
@@ -206,7 +211,7 @@ class Planning {
   /// May there be a plan of so many bytes?
   bool may_fit(Version& version, int64_t bytes) {
     return open(version) && static_cast<double>(version.search->least_claims()) <
-                                kClaimed * static_cast<double>(bytes);
+                                kLimit.claimed * static_cast<double>(bytes);
   }
 
   std::optional<LaidOut> within(Version& version, int64_t bytes, const Effort& effort,
@@ -243,7 +248,7 @@ class Planning {
     if (!may_recompute()) return {};
     const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
     const auto most = static_cast<double>(*std::max_element(alive.begin(), alive.end()));
-    return computing_again(base, planner, kCapacity * most, kCapacity);
+    return computing_again(base, planner, kLimit.capacity * most, kLimit.capacity);
   }
   /// The same where nothing can be cut: what fits the limit follows from what is computed again
   /// alone, but for workspaces and gaps.
@@ -252,13 +257,14 @@ class Planning {
     const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
     const int64_t rest = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
     return computing_again(base, options_.planner,
-                           static_cast<double>(options_.memory_limit - rest), kCloseCapacity);
+                           static_cast<double>(options_.memory_limit - rest),
+                           kLimit.close_capacity);
   }
   std::vector<Version*> computing_again(const LaidOut& base, const std::string& planner,
                                         double capacity, double factor) {
     std::vector<Version*> out;
     const ValueBytes bytes = local_bytes(graph_, base.plan);
-    for (int k = 0; k < kCapacities; ++k, capacity *= factor) {
+    for (int k = 0; k < kLimit.capacities; ++k, capacity *= factor) {
       Version& version = computing_again(
           choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(capacity)),
           planner);
@@ -332,14 +338,14 @@ class Planning {
   /// has a faster plan. So what is found for a limit is found for a higher one, too.
   void go_down() {
     const double steps =
-        std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kTargets);
+        std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kLimit.targets);
     double best = kInfeasible;
     int idle = 0;
-    for (int k = 0; idle < kMostIdle; ++k) {
+    for (int k = 0; idle < kLimit.most_idle; ++k) {
       const double seconds =
-          look_at(static_cast<int64_t>(std::exp2((steps - k) / kTargets)), quick());
-      if (seconds == kInfeasible || seconds > best * kSlower) return;
-      idle = seconds < best * kGain ? 0 : idle + 1;
+          look_at(static_cast<int64_t>(std::exp2((steps - k) / kLimit.targets)), quick());
+      if (seconds == kInfeasible || seconds > best * kLimit.slower) return;
+      idle = seconds < best * kLimit.gain ? 0 : idle + 1;
       best = std::min(best, seconds);
     }
   }
@@ -366,7 +372,7 @@ class Planning {
     };
     try_version(versions_.front());
     for (size_t k = 0; k < again_.size() && faster; ++k) try_version(*again_[k]);
-    if (!plan_ || (!may_recompute() && gap > kWideGap)) {
+    if (!plan_ || (!may_recompute() && gap > kLimit.wide_gap)) {
       for (Version* known : baselines()) try_version(*known);
     }
     if (hiding_helps_ && fastest != nullptr && may_fit(hidden(*fastest), bytes)) {
@@ -405,7 +411,8 @@ class Planning {
       if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
         return;
       const auto least = static_cast<double>(version.search->least_claims());
-      for (int k = 0; k < kLeastRounds; ++k) lay_out(version, least * (1 + k * kMoreClaims));
+      for (int k = 0; k < kLimit.least_rounds; ++k)
+        lay_out(version, least * (1 + k * kLimit.more_claims));
     };
     look_at_least(least_of(mesh_.size() > 1 ? again_ : computing_again(*loose_, options_.planner)));
     for (Version* known : baselines()) {

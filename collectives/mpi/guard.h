@@ -1,5 +1,5 @@
-// The end of a launcher that does not end: mpirun and orted wait for ever for hosts that they no
-// longer reach.
+// Guard: a process that ends an Open MPI launcher that hangs. mpirun and orted wait for ever for
+// hosts that they no longer reach.
 #pragma once
 
 #include <sys/types.h>

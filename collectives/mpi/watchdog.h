@@ -1,4 +1,4 @@
-// The end of a process that MPI does not come back from.
+// Watchdog: ends a process that MPI does not come back from.
 #pragma once
 
 #include <condition_variable>

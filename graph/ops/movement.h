@@ -1,4 +1,4 @@
-// The part of the data-movement family that lives in slice_pad.cc.
+// slice and pad: their OpDefs, and nodes that slice or pad one dim.
 #pragma once
 
 #include <vector>

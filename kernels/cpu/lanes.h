@@ -1,4 +1,4 @@
-// Lines of memory that pass the caches by, and tiles of 16 x 16 elements.
+// Vectors of the CPU kernels: stores past the caches, and transposes of 16 x 16 elements.
 #pragma once
 
 #include <utility>

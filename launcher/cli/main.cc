@@ -66,6 +66,16 @@ std::string unknown_words(const CLI::App& app) {
          " --help' tells what it takes";
 }
 
+/// "train, plan, verify"
+std::string names_of(const std::vector<Command>& commands) {
+  std::string names;
+  for (const Command& command : commands) {
+    names += names.empty() ? "" : ", ";
+    names += command.name;
+  }
+  return names;
+}
+
 /// Says why a call is wrong, and returns the status. Mostly all processes find the same: the first
 /// one says so, and that it ends ends the others before they speak. If it does not end, they do:
 /// late enough for a launcher that is held up.
@@ -174,13 +184,8 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
 
 void Call::check() const {
   if (app_.get_subcommands().empty()) {
-    throw Failure(
-        Failure::Kind::call,
-        "name a model, 'shardrun MODEL.onnx', or a command: train, plan, verify, "
-        "evaluate, run, sample, rules, play, export, explain, simulate, model, solve, calibrate, "
-        "bench, manual; "
-        "--help tells "
-        "more");
+    throw Failure(Failure::Kind::call, "name a model, 'shardrun MODEL.onnx', or a command: " +
+                                           names_of(commands_) + "; --help tells more");
   }
   if (is_asked_on_all() && args_.ranks && launched_processes() > 1) {
     throw Failure(Failure::Kind::call,

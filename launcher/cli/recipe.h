@@ -1,4 +1,4 @@
-// Flags that a model's file carries stand in for those that the call leaves out.
+// Recipe: flags that a model's file carries, in place of those that a call leaves out.
 #pragma once
 
 #include <CLI/CLI.hpp>

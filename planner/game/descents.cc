@@ -12,13 +12,18 @@
 namespace shardrun {
 namespace {
 
-constexpr int kPatience = 3;              // moves of trees that gain nothing
-constexpr double kDescentSeconds = 0.1;   // of work, each
-constexpr double kEntries = 2.4e8;        // of tables, looked at once in each of all descents
-constexpr int kFewest = 16, kMost = 200;  // descents
-constexpr double kDescentGain = 1e-4;     // relative: a round that gains less is the last
-constexpr double kJoinGap = 1e-4;     // relative: a union this close to its bound is good enough
-constexpr double kJoinSeconds = 0.1;  // of work
+/// How many descents there are, and when each ends.
+struct DescentSettings {
+  int patience = 3;           // moves of trees that gain nothing
+  double seconds = 0.1;       // of work, each
+  double entries = 2.4e8;     // of tables, looked at once in each of all descents
+  int fewest = 16;            // descents
+  int most = 200;             // descents
+  double gain = 1e-4;         // relative: a round that gains less is the last
+  double join_gap = 1e-4;     // relative: a union this close to its bound is good enough
+  double join_seconds = 0.1;  // of work
+};
+constexpr DescentSettings kDescents;
 
 class Descents {
  public:
@@ -29,8 +34,8 @@ class Descents {
         most_(at(most_descents(board))),
         threads_(options.threads) {
     under_.seed = options.seed;
-    under_.patience = kPatience;
-    under_.seconds = kDescentSeconds;
+    under_.patience = kDescents.patience;
+    under_.seconds = kDescents.seconds;
     under_.memory_limit = board.options().memory_limit;
     if (under_.memory_limit > 0)
       under_.byte_seconds =
@@ -43,7 +48,7 @@ class Descents {
       const double before = found_[0].price.relative;
       descend_from(hops(found_[0].solution), most_ - found_.size());
       if (std::optional<Solution> all = joined()) descend_from({std::move(*all)}, 1);
-      if (found_[0].price.relative >= before * (1 - kDescentGain)) break;
+      if (found_[0].price.relative >= before * (1 - kDescents.gain)) break;
     }
     return std::move(found_);
   }
@@ -109,10 +114,12 @@ class Descents {
     }
     const FactoredProblem less = restricted(problem, kept);
     // First as if memory were no matter: mostly it is none.
-    std::optional<Narrowed> narrowed = narrow(less, {kJoinGap, kJoinSeconds, 0, nullptr});
+    std::optional<Narrowed> narrowed =
+        narrow(less, {kDescents.join_gap, kDescents.join_seconds, 0, nullptr});
     if (under_.memory_limit > 0 && narrowed && narrowed->best &&
         peak_bytes(less, *narrowed->best) > under_.memory_limit)
-      narrowed = narrow(less, {kJoinGap, kJoinSeconds, under_.memory_limit, nullptr});
+      narrowed =
+          narrow(less, {kDescents.join_gap, kDescents.join_seconds, under_.memory_limit, nullptr});
     if (!narrowed) return std::nullopt;
     const std::optional<Solution>& best = narrowed->best ? narrowed->best : narrowed->smallest;
     return best ? std::optional(expanded(*best, kept)) : std::nullopt;
@@ -134,7 +141,8 @@ int most_descents(const GameBoard& board) {
   double entries = 1;
   for (const FactoredProblem::Edge& edge : board.problem().edges)
     entries += static_cast<double>(edge.matrix->rows * edge.matrix->columns);
-  return static_cast<int>(std::clamp<double>(kEntries / entries, kFewest, kMost));
+  return static_cast<int>(
+      std::clamp<double>(kDescents.entries / entries, kDescents.fewest, kDescents.most));
 }
 
 std::vector<Descended> descended(const GameBoard& board, std::vector<Solution> starts,

@@ -12,15 +12,19 @@
 namespace shardrun {
 namespace {
 
-constexpr int kRound = 100;          // trajectories
-constexpr double kExplore = 0.3;     // of the span
-constexpr double kSpan = 0.3;        // values so far below the best are all alike
-constexpr int kTried = 4;            // actions of which a rollout takes the best
-constexpr double kBest = 0.5;        // a node's value: this much of its best, the rest its mean
-constexpr double kWorst = 1e6;       // relative prices beyond are all alike
-constexpr double kStateGain = 1e-4;  // what counts as better
-constexpr double kShort = 1e-4;      // value of an action fewer
-constexpr int kWorseSteps = 3;       // a rollout ends after so many in a row
+/// How states are chosen and valued, and when the search ends.
+struct TreeSearchSettings {
+  int round = 100;        // trajectories between two looks at what was gained
+  double explore = 0.3;   // of the span
+  double span = 0.3;      // values so far below the best are all alike
+  int tried = 4;          // actions of which a rollout takes the best
+  double best = 0.5;      // a node's value: this much of its best, the rest its mean
+  double worst = 1e6;     // relative prices beyond are all alike
+  double gain = 1e-4;     // what counts as better
+  double shorter = 1e-4;  // value of an action fewer
+  int worse_steps = 3;    // a rollout ends after so many in a row
+};
+constexpr TreeSearchSettings kTreeSearch;
 
 bool comes_before(const FoundState& a, const FoundState& b) {
   if (a.price.relative != b.price.relative) return a.price.relative < b.price.relative;
@@ -52,12 +56,13 @@ class Tree {
   }
 
   void run() {
-    double least = found_.empty() ? kWorst : found_[0].price.relative;
+    double least = found_.empty() ? kTreeSearch.worst : found_[0].price.relative;
     int stale = 0;
     while (!nodes_[at(root_)].done && looks_ < budget_ && stale < options_.patience) {
-      for (int i = 0; i < kRound && !nodes_[at(root_)].done && looks_ < budget_; ++i) trajectory();
+      for (int i = 0; i < kTreeSearch.round && !nodes_[at(root_)].done && looks_ < budget_; ++i)
+        trajectory();
       keep_best_states(found_, options_.kept);
-      stale = found_[0].price.relative < least * (1 - kStateGain) ? 0 : stale + 1;
+      stale = found_[0].price.relative < least * (1 - kTreeSearch.gain) ? 0 : stale + 1;
       least = std::min(least, found_[0].price.relative);
     }
     keep_best_states(found_, options_.kept);
@@ -89,8 +94,8 @@ class Tree {
     const auto [it, fresh] = values_.emplace(state, 0.0);
     if (!fresh) return it->second;
     const Price price = game_.price();
-    it->second = -std::log(std::min(price.relative, kWorst)) -
-                 kShort * static_cast<double>(game_.applied().size());
+    it->second = -std::log(std::min(price.relative, kTreeSearch.worst)) -
+                 kTreeSearch.shorter * static_cast<double>(game_.applied().size());
     highest_ = std::max(highest_, it->second);
     if (found_.size() < options_.kept || price.relative <= found_[options_.kept - 1].price.relative)
       found_.push_back({price, state, start_, game_.applied()});
@@ -121,7 +126,9 @@ class Tree {
 
   /// Where to go on, or -1: nothing is left below.
   int chosen(const Node& node) const {
-    const auto part = [&](double value) { return std::max(0.0, 1 - (highest_ - value) / kSpan); };
+    const auto part = [&](double value) {
+      return std::max(0.0, 1 - (highest_ - value) / kTreeSearch.span);
+    };
     int best = -1;
     double most = 0;
     for (size_t i = 0; i < node.children.size(); ++i) {
@@ -132,8 +139,8 @@ class Tree {
       if (to.done) continue;
       const double visits = std::max(1, to.visits);
       const double mean = to.visits > 0 ? to.sum / visits : part(to.best);
-      const double score = kBest * part(to.best) + (1 - kBest) * mean +
-                           kExplore * std::sqrt(std::log(node.visits + 1.0) / visits);
+      const double score = kTreeSearch.best * part(to.best) + (1 - kTreeSearch.best) * mean +
+                           kTreeSearch.explore * std::sqrt(std::log(node.visits + 1.0) / visits);
       if (best < 0 || score > most) {
         best = static_cast<int>(i);
         most = score;
@@ -171,7 +178,7 @@ class Tree {
       node.done = node.done || (node.expanded && chosen(node) < 0);
       best = std::max(best, node.best);
       node.best = best;
-      node.sum += std::max(0.0, 1 - (highest_ - best) / kSpan);
+      node.sum += std::max(0.0, 1 - (highest_ - best) / kTreeSearch.span);
       ++node.visits;
     }
     while (!game_.applied().empty()) game_.undo();
@@ -182,12 +189,13 @@ class Tree {
   double rollout() {
     double best = look();
     int worse = 0;
-    while (worse < kWorseSteps && static_cast<int>(game_.applied().size()) < options_.depth) {
+    while (worse < kTreeSearch.worse_steps &&
+           static_cast<int>(game_.applied().size()) < options_.depth) {
       const std::vector<Action> legal = game_.legal();
       if (legal.empty()) break;
       Action action;
       double value = 0;
-      for (int i = 0; i < kTried; ++i) {
+      for (int i = 0; i < kTreeSearch.tried; ++i) {
         const Action& other = legal[random_() % legal.size()];
         game_.apply(other);
         const double its = look();
@@ -211,7 +219,7 @@ class Tree {
   std::vector<Node> nodes_;
   std::unordered_map<uint64_t, int> known_;  // by state, its node
   std::unordered_map<uint64_t, double> values_;
-  double highest_ = -std::log(kWorst);  // of all values
+  double highest_ = -std::log(kTreeSearch.worst);  // of all values
   std::vector<FoundState> found_;
   std::map<Action, FoundState> behind_;
 };

@@ -1,4 +1,4 @@
-// all_reduces with no kernel between them, made one call.
+// combine_collectives: a pass that makes all_reduces with no kernel between them one call.
 #pragma once
 
 #include "graph/program.h"

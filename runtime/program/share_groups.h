@@ -1,4 +1,4 @@
-// Rows that several steps group by the same numbers are grouped once.
+// share_groups: a pass that groups rows once for all steps that group them by the same numbers.
 #pragma once
 
 #include "graph/program.h"

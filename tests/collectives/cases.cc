@@ -1,18 +1,16 @@
-// What every Communicator must do. Every rank can make every rank's data, so that each checks its
-// own result bit for bit against a plain loop in rank order.
+// What every Communicator's calls must do, when all ranks come. Every rank can make every rank's
+// data, so that each checks its own result bit for bit against a plain loop in rank order.
 #include "tests/collectives/cases.h"
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <memory>
-#include <thread>
 
 #include "base/shape.h"
+#include "tests/collectives/staging.h"
 #include "tests/support/allocations.h"
 
 namespace shardrun::test {
@@ -97,29 +95,6 @@ testing::AssertionResult same_bits(const T* got, const T* want, size_t count) {
   }
   return testing::AssertionSuccess();
 }
-
-struct Staging {
-  explicit Staging(int64_t bytes)
-      : bytes_(bytes), memory_(new char[static_cast<size_t>(bytes) + 64]) {
-    const auto at = reinterpret_cast<uintptr_t>(memory_.get());
-    data_ = memory_.get() + (64 - at % 64) % 64;
-    // The last bytes of the allocation show a write past the end.
-    tail_ = memory_.get() + bytes + 64 -
-            (data_ - memory_.get() < 64 ? 64 - (data_ - memory_.get()) : 0);
-    for (char* p = tail_; p < memory_.get() + bytes + 64; ++p) *p = 0x5a;
-  }
-  ~Staging() {
-    for (char* p = tail_; p < memory_.get() + bytes_ + 64; ++p)
-      EXPECT_EQ(*p, 0x5a) << "staging overrun";
-  }
-  void* data() { return bytes_ == 0 ? nullptr : data_; }
-
- private:
-  int64_t bytes_;
-  std::unique_ptr<char[]> memory_;
-  char* data_;
-  char* tail_;
-};
 
 template <class F>
 void for_dtypes(F f) {
@@ -450,125 +425,6 @@ void wrong_arguments(Communicator& c) {
   c.barrier();  // still usable: nothing was communicated
 }
 
-/// A rank that does not come is named, and nobody waits for ever.
-void timeout_names_the_missing_rank(Communicator& c) {
-  if (c.size() == 1) return;
-  std::vector<int> all;
-  for (int r = 0; r < c.size(); ++r) all.push_back(r);
-  const std::unique_ptr<Communicator> other = c.split({all});
-  other->set_timeout(0.2);
-  if (c.rank() != 1) return;
-  try {
-    char byte = 0;
-    other->recv(&byte, 1, 0);
-    ADD_FAILURE() << "recv returned without a send";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::comm);
-    const std::string want =
-        str("recv of 1 bytes on rank 1 of ", c.size(), ": waited 0.2 s for rank 0");
-    EXPECT_EQ(std::string(error.what()).substr(0, want.size()), want);
-  }
-}
-
-/// Of a part of the job's ranks, its own numbers are not what they are called by.
-constexpr double kShort = 0.4;  // s
-void absent(Communicator& c, const std::string& call, const std::function<void(Communicator&)>& f) {
-  if (c.size() != 4) return;
-  const std::unique_ptr<Communicator> pair = c.split({{0, 2}, {1, 3}});
-  pair->set_timeout(kShort);
-  if (c.rank() != 1) {
-    if (c.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
-    return;
-  }
-  try {
-    f(*pair);
-    ADD_FAILURE() << call << " came back";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::comm);
-    const std::string want = call + " on rank 1 (between ranks 1 and 3): ",
-                      end = ", which has stopped or makes other calls", got = error.what();
-    EXPECT_EQ(got.substr(0, want.size()), want);
-    EXPECT_NE(got.find(": waited 0.4 s for rank 3"), std::string::npos) << got;
-    EXPECT_TRUE(got.ends_with(end)) << got;
-  }
-}
-
-constexpr int64_t kLong = 3000;  // elements
-std::vector<float> numbers() { return std::vector<float>(2 * kLong, 1); }
-
-void absent_in_all_gather(Communicator& c) {
-  absent(c, "all_gather of 24000 bytes", [](Communicator& pair) {
-    std::vector<float> from = numbers(), to = numbers();
-    pair.all_gather(from.data(), to.data(), std::vector<int64_t>{kLong, kLong}, DType::f32);
-  });
-}
-void absent_in_all_reduce(Communicator& c) {
-  absent(c, "all_reduce of 12 bytes", [](Communicator& pair) {
-    std::vector<float> data(3);
-    Staging staging(pair.all_reduce_staging(3, DType::f32));
-    pair.all_reduce(data.data(), 3, DType::f32, Reduction::sum, staging.data());
-  });
-}
-void absent_in_reduce_scatter(Communicator& c) {
-  absent(c, "reduce_scatter of 24000 bytes", [](Communicator& pair) {
-    std::vector<float> from = numbers(), to = numbers();
-    const std::vector<int64_t> counts{kLong, kLong};
-    Staging staging(pair.reduce_scatter_staging(counts, DType::f32));
-    pair.reduce_scatter(from.data(), to.data(), counts, DType::f32, Reduction::sum, staging.data());
-  });
-}
-void absent_in_all_to_all(Communicator& c) {
-  absent(c, "all_to_all of 24000 bytes", [](Communicator& pair) {
-    std::vector<float> from = numbers(), to = numbers();
-    const std::vector<int64_t> counts{kLong, kLong};
-    pair.all_to_all(from.data(), counts, to.data(), counts, DType::f32);
-  });
-}
-/// What a rank that sends nothing waits for, as at an edge of an image that is cut.
-void absent_sender_in_all_to_all(Communicator& c) {
-  absent(c, "all_to_all of 12000 bytes", [](Communicator& pair) {
-    std::vector<float> from = numbers(), to = numbers();
-    const std::vector<int64_t> sent{0, 0}, received{0, kLong};
-    pair.all_to_all(from.data(), sent, to.data(), received, DType::f32);
-  });
-}
-void absent_in_broadcast(Communicator& c) {
-  absent(c, "broadcast of 12000 bytes", [](Communicator& pair) {
-    std::vector<float> data(kLong);
-    pair.broadcast(data.data(), kLong * 4, 1);
-  });
-}
-void absent_in_barrier(Communicator& c) {
-  absent(c, "barrier", [](Communicator& pair) { pair.barrier(); });
-}
-
-/// Rank 0 waits for rank 1, which waits for rank 3: that one is to blame. Of threads, who finds out
-/// first ends the job.
-void who_waits_is_not_blamed(Communicator& c) {
-  if (c.size() != 4) return;
-  const std::unique_ptr<Communicator> row = c.split({{0, 1}, {2, 3}});
-  const std::unique_ptr<Communicator> column = c.split({{0, 2}, {1, 3}});
-  row->set_timeout(kShort);
-  column->set_timeout(kShort);
-  if (c.rank() > 1) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
-    return;
-  }
-  try {
-    (c.rank() == 0 ? *row : *column).barrier();
-    ADD_FAILURE() << "came back";
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    const bool ended = text.find("another rank ended the job") != std::string::npos;
-    EXPECT_TRUE(ended || text.find("for rank 3") != std::string::npos) << text;
-    EXPECT_TRUE(ended || text.find(", which has stopped") != std::string::npos) << text;
-    EXPECT_TRUE(ended || c.rank() == 1 ||
-                text.find("which waits in barrier for rank 3") != std::string::npos)
-        << text;
-    if (c.members().job) c.members().job->linger(0.6);  // rank 0 may be about to ask
-  }
-}
-
 /// From their second time on, of any size.
 void calls_allocate_nothing(Communicator& c) {
   const auto ranks = static_cast<size_t>(c.size());
@@ -606,31 +462,24 @@ void calls_allocate_nothing(Communicator& c) {
 }  // namespace
 
 std::vector<Case> communicator_cases() {
-  return {{"all_reduce", all_reduce},
-          {"all_reduce_each", all_reduce_each},
-          {"reduce_scatter", reduce_scatter},
-          {"all_gather", all_gather},
-          {"all_to_all", all_to_all},
-          {"bytes_of_every_dtype_move", bytes_of_every_dtype_move},
-          {"max_of_booleans_is_or", max_of_booleans_is_or},
-          {"nan_wins", nan_wins},
-          {"broadcast", broadcast},
-          {"send_recv_ring", send_recv_ring},
-          {"split", split},
-          {"big_messages", big_messages},
-          {"any_of", any_of},
-          {"calls_in_a_row", calls_in_a_row},
-          {"calls_allocate_nothing", calls_allocate_nothing},
-          {"wrong_arguments", wrong_arguments},
-          {"timeout_names_the_missing_rank", timeout_names_the_missing_rank},
-          {"absent_in_all_gather", absent_in_all_gather},
-          {"absent_in_all_reduce", absent_in_all_reduce},
-          {"absent_in_reduce_scatter", absent_in_reduce_scatter},
-          {"absent_in_all_to_all", absent_in_all_to_all},
-          {"absent_sender_in_all_to_all", absent_sender_in_all_to_all},
-          {"absent_in_broadcast", absent_in_broadcast},
-          {"absent_in_barrier", absent_in_barrier},
-          {"who_waits_is_not_blamed", who_waits_is_not_blamed}};
+  std::vector<Case> cases = {{"all_reduce", all_reduce},
+                             {"all_reduce_each", all_reduce_each},
+                             {"reduce_scatter", reduce_scatter},
+                             {"all_gather", all_gather},
+                             {"all_to_all", all_to_all},
+                             {"bytes_of_every_dtype_move", bytes_of_every_dtype_move},
+                             {"max_of_booleans_is_or", max_of_booleans_is_or},
+                             {"nan_wins", nan_wins},
+                             {"broadcast", broadcast},
+                             {"send_recv_ring", send_recv_ring},
+                             {"split", split},
+                             {"big_messages", big_messages},
+                             {"any_of", any_of},
+                             {"calls_in_a_row", calls_in_a_row},
+                             {"calls_allocate_nothing", calls_allocate_nothing},
+                             {"wrong_arguments", wrong_arguments}};
+  for (Case& absent : absent_rank_cases()) cases.push_back(std::move(absent));
+  return cases;
 }
 
 }  // namespace shardrun::test

@@ -14,6 +14,9 @@ struct Case {
   void (*run)(Communicator&);
 };
 
+/// All of them.
 std::vector<Case> communicator_cases();
+/// Of them, those in which a rank does not come.
+std::vector<Case> absent_rank_cases();
 
 }  // namespace shardrun::test

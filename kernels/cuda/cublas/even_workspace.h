@@ -1,4 +1,4 @@
-// Workspaces as the vendors' libraries want them.
+// with_even_workspace: a kernel whose workspace begins on 256 bytes, as vendors' libraries ask.
 #pragma once
 
 #include <cstdint>

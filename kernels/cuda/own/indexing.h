@@ -1,6 +1,7 @@
-// gather copies rows. Whatever adds rows or elements sorts them first by where they go, or is given
-// them so (group_rows): each place is summed once, in f32, in the order of the indices, by one
-// thread: the same bits each time, as on the CPU.
+// Gathers, scatters and their gradients on a GPU. gather copies rows. Whatever adds rows or
+// elements sorts them first by where they go, or is given them so (group_rows): each place is
+// summed once, in f32, in the order of the indices, by one thread: the same bits each time, as on
+// the CPU.
 #pragma once
 
 #include "base/around.h"

@@ -1,5 +1,5 @@
-// Any number of tensors that one launch goes through, in pieces, by a table of them that the call
-// keeps in the device's memory (PreparedKernel::kept_bytes).
+// Many: any number of tensors that one launch goes through, in pieces, by a table of them that the
+// call keeps in the device's memory (PreparedKernel::kept_bytes).
 #pragma once
 
 #include <cstring>

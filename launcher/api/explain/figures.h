@@ -1,4 +1,4 @@
-// What a step comes to, in numbers.
+// A step's arithmetic and the bytes that it sends.
 #pragma once
 
 #include <cstdint>

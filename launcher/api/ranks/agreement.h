@@ -1,4 +1,4 @@
-// Ranks that measure, each for itself, which way of doing a call is fastest, and then choose alike.
+// Agreement of ranks that each measure which way of doing a call is fastest: they choose alike.
 #pragma once
 
 #include <functional>

@@ -11,12 +11,14 @@
 namespace shardrun {
 namespace {
 
-/// Relative: a move that gains less has gained nothing.
-constexpr double kSweepGain = 1e-7;
-/// Seconds of what is forbidden: of solutions that are, the one that breaks least is the best.
-constexpr double kForbidden = 1e9;
-/// A byte too many gets, with each look, this part of what it costs at the fullest time.
-constexpr double kPriceStep = 0.05;
+/// When a descent ends, and what breaks a rule.
+struct TreeDescentSettings {
+  double gain = 1e-7;        // relative: a move that gains less has gained nothing
+  double forbidden = 1e9;    // seconds of what is forbidden: the least broken solution is the best
+  double price_step = 0.05;  // with each look a byte too many gets this part of what it costs at
+                             // the fullest time
+};
+constexpr TreeDescentSettings kTreeDescent;
 
 }  // namespace
 
@@ -46,10 +48,10 @@ TreeDescent::TreeDescent(const FactoredProblem& problem)
 double TreeDescent::cost(const Solution& solution, const TreeDescentOptions& options) const {
   double seconds = 0;
   for (size_t i = 0; i < solution.size(); ++i)
-    seconds += std::min(problem_.nodes[i].cost[at(solution[i])], kForbidden);
+    seconds += std::min(problem_.nodes[i].cost[at(solution[i])], kTreeDescent.forbidden);
   for (const FactoredProblem::Edge& edge : problem_.edges)
-    seconds +=
-        std::min(edge.cost(at(solution[at(edge.from)]), at(solution[at(edge.to)])), kForbidden);
+    seconds += std::min(edge.cost(at(solution[at(edge.from)]), at(solution[at(edge.to)])),
+                        kTreeDescent.forbidden);
   if (options.memory_limit <= 0) return seconds;
   const int64_t over = peak_bytes(problem_, solution) - options.memory_limit;
   return seconds + options.byte_seconds * static_cast<double>(std::max<int64_t>(0, over));
@@ -84,7 +86,7 @@ std::vector<int> TreeDescent::order_of(int round, std::mt19937_64& random) const
 std::vector<double> TreeDescent::beside(int node, const Forest& forest, const Solution& solution,
                                         const Prices& prices) const {
   std::vector<double> out = problem_.nodes[at(node)].cost;
-  for (double& cost : out) cost = std::min(cost, kForbidden);
+  for (double& cost : out) cost = std::min(cost, kTreeDescent.forbidden);
   if (!prices.empty()) {
     for (size_t a = 0; a < out.size(); ++a) out[a] += prices[at(node)][a];
   }
@@ -100,7 +102,7 @@ std::vector<double> TreeDescent::beside(int node, const Forest& forest, const So
       const uint16_t* name = (is_from ? edge.row : edge.column).data();
       count_work(4 * static_cast<double>(out.size()));
       for (size_t a = 0; a < out.size(); ++a)
-        out[a] += std::min(edge.scale * static_cast<double>(row[name[a]]), kForbidden);
+        out[a] += std::min(edge.scale * static_cast<double>(row[name[a]]), kTreeDescent.forbidden);
     }
   }
   return out;
@@ -125,7 +127,8 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
         double sum = costs[a];
         for (int e : up.edges) {
           const FactoredProblem::Edge& edge = problem_.edges[at(e)];
-          sum += std::min(edge.from == child ? edge.cost(a, b) : edge.cost(b, a), kForbidden);
+          sum += std::min(edge.from == child ? edge.cost(a, b) : edge.cost(b, a),
+                          kTreeDescent.forbidden);
         }
         if (sum >= least) continue;
         least = sum;
@@ -159,7 +162,7 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
     const float* row = table + name * their_names;
     for (size_t b = 0; b < their_names; ++b) {
       const double cost = edge.scale * static_cast<double>(row[b]),
-                   sum = least[name] + std::min(cost, kForbidden);
+                   sum = least[name] + std::min(cost, kTreeDescent.forbidden);
       if (sum >= out[b]) continue;
       out[b] = sum;
       best[b] = who[name];
@@ -232,13 +235,13 @@ Solution TreeDescent::improve(Solution start, const TreeDescentOptions& options)
                             static_cast<double>(options.memory_limit);
         if (over <= 0) continue;
         too_full = true;
-        by_time[t] += kPriceStep * over * options.byte_seconds;
+        by_time[t] += kTreeDescent.price_step * over * options.byte_seconds;
       }
       if (too_full) prices = priced(by_time);
     }
     move(start, order_of(round, random), prices);
     const double now = cost(start, options);
-    idle = now < least * (1 - kSweepGain) ? 0 : idle + 1;
+    idle = now < least * (1 - kTreeDescent.gain) ? 0 : idle + 1;
     if (now >= least) continue;
     least = now;
     best = start;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "graph/onnx/import.h"
 #include "kernels/reference/interpreter.h"
@@ -39,6 +40,9 @@ class ImportTest : public testing::Test {
     return std::any_of(report.notes.begin(), report.notes.end(), [&](const std::string& note) {
       return note.find(text) != std::string::npos;
     });
+  }
+  static Tensor floats(const Shape& shape, const std::vector<float>& values) {
+    return Tensor::from(shape, values, DType::f32);
   }
 };
 
