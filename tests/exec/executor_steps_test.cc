@@ -19,7 +19,7 @@ TEST(ExecutorSteps, FillsADeviceSomeAtATime) {
   Graph g;
   Source first, missing;
   first.kind = Source::Kind::constant, first.a = 3;
-  missing.kind = Source::Kind::file, missing.shape = {4};
+  missing.kind = Source::Kind::file, missing.shape = {4};  // behind the file's end
   missing.file = std::make_shared<const InputFile>("/proc/self/exe");
   missing.offset = int64_t{1} << 40;
   const ValueId a = g.add_persistent("a", {DType::f32, {1 << 24}}, Role::parameter, first);
