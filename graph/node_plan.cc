@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/ops/window.h"
+
 namespace shardrun {
 namespace {
-
-int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((-a + b - 1) / b); }
 
 bool is_at(const NodeDim& at, bool result, int index) {
   return at.result == result && at.index == index;

@@ -89,7 +89,7 @@ TensorType gradient_sums(const Node& node, InTypes in) {
   return {DType::f64, {2, channels.shape[0]}};
 }
 
-Types infer_reduce_grad(const Node& node, InTypes in) {
+Types infer_gradient_sums(const Node& node, InTypes in) {
   require_operands(in, has_relu(node) ? 6 : 4);
   const TensorType sums = gradient_sums(node, in);
   for (size_t i = 4; i < in.size(); ++i) require_type(in[i], in[2], i == 4 ? "scale" : "bias");
@@ -298,7 +298,7 @@ std::vector<OpDef> batch_norm_ops() {
        .in_place = {{0, 0}, {1, 1}},
        .samples = samples("cccc", {{"momentum", 0.3}, {"unbias", 1.25}})},
       {.name = "batch_norm_reduce_grad",
-       .infer = infer_reduce_grad,
+       .infer = infer_gradient_sums,
        .flops = batch_norm_flops<5, 0>,
        .cost = CostClass::streamed,
        .precision = Precision::follows,

@@ -248,7 +248,7 @@ Attrs shrink_weight_grad(const Node& node, InTypes original, Types& in) {
 
 // ---- samples ----
 
-struct Case {
+struct ConvCase {
   Shape x, w;
   Ints strides, dilations, low, high;
 };
@@ -256,8 +256,8 @@ struct Case {
 /// Each attribute in turn, even and uneven; with groups; one and three spatial dims; a stride wider
 /// than its kernel; rows that no window reads; cropping, as parts of an image have it; each channel
 /// alone, with a window larger than those that libraries are made for.
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<ConvCase>& conv_cases() {
+  static const std::vector<ConvCase> all = {
       {{2, 2, 6, 5}, {4, 2, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}},
       {{2, 3, 7, 5}, {2, 3, 3, 2}, {2, 1}, {1, 2}, {0, 2}, {1, 0}},
       {{3, 2, 6, 6}, {4, 2, 1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}},
@@ -279,7 +279,8 @@ Shape with_channels_last(Shape image, const ImageDims& d) {
   return image;
 }
 
-OpDef::Sample sample(const char* op, const Case& c, bool last = false, DType dtype = DType::f32) {
+OpDef::Sample sample(const char* op, const ConvCase& c, bool last = false,
+                     DType dtype = DType::f32) {
   Attrs attrs{{"strides", c.strides}, {"dilations", c.dilations}, {"pads_low", c.low}};
   if (last) attrs.set("channels_last", int64_t{1});
   Attrs whole = attrs;
@@ -301,8 +302,9 @@ OpDef::Sample sample(const char* op, const Case& c, bool last = false, DType dty
 
 std::vector<OpDef::Sample> samples(const char* op) {
   std::vector<OpDef::Sample> out;
-  for (const Case& c : cases()) out.push_back(sample(op, c));
-  for (size_t i = 0; i < cases().size(); i += 2) out.push_back(sample(op, cases()[i], true));
+  for (const ConvCase& c : conv_cases()) out.push_back(sample(op, c));
+  for (size_t i = 0; i < conv_cases().size(); i += 2)
+    out.push_back(sample(op, conv_cases()[i], true));
   return out;
 }
 
@@ -343,7 +345,7 @@ std::vector<OpDef> conv_ops() {
     op.flops = conv_flops;
     op.samples = samples(op.name.c_str());
   }
-  OpDef::Sample widened = sample("conv_weight_grad", cases()[0], false, DType::bf16);
+  OpDef::Sample widened = sample("conv_weight_grad", conv_cases()[0], false, DType::bf16);
   widened.attrs.set("out_dtype", std::string("f32"));
   ops[2].samples.push_back(widened);
   return ops;

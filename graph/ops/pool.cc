@@ -165,13 +165,13 @@ std::optional<int64_t> which_bound(const Node& node, InTypes, size_t operand) {
   return element_count(node.attrs.ints("kernel"));
 }
 
-struct Case {
+struct PoolCase {
   Shape x;
   Ints kernel, strides, dilations, low, high;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+const std::vector<PoolCase>& pool_cases() {
+  static const std::vector<PoolCase> all = {
       {{2, 3, 6, 4}, {2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}},
       {{2, 2, 7, 5}, {3, 3}, {2, 2}, {1, 1}, {1, 1}, {1, 1}},
       {{1, 3, 5, 6}, {3, 2}, {1, 3}, {1, 2}, {1, 0}, {2, 1}},
@@ -183,7 +183,7 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-OpDef::Sample sample(const std::string& op, const Case& c, bool last) {
+OpDef::Sample sample(const std::string& op, const PoolCase& c, bool last) {
   const bool gradient = op.ends_with("_grad"), max = op.starts_with("max");
   Attrs attrs{{"kernel", c.kernel},
               {"strides", c.strides},
@@ -206,9 +206,10 @@ OpDef::Sample sample(const std::string& op, const Case& c, bool last) {
 
 std::vector<OpDef::Sample> samples(const std::string& op) {
   std::vector<OpDef::Sample> out;
-  for (const Case& c : cases()) out.push_back(sample(op, c, false));
-  for (size_t i = 0; i < cases().size(); i += 2) out.push_back(sample(op, cases()[i], true));
-  out.push_back(sample(op, cases()[1], true));
+  for (const PoolCase& c : pool_cases()) out.push_back(sample(op, c, false));
+  for (size_t i = 0; i < pool_cases().size(); i += 2)
+    out.push_back(sample(op, pool_cases()[i], true));
+  out.push_back(sample(op, pool_cases()[1], true));
   return out;
 }
 

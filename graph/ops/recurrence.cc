@@ -104,14 +104,15 @@ Grads lstm_gradient(GradientContext& c) {
   return {made[0], dr, made[1], made[2]};
 }
 
-TensorType f32(Shape shape) { return {DType::f32, std::move(shape)}; }
+TensorType floats(Shape shape) { return {DType::f32, std::move(shape)}; }
 
 OpDef::Sample sample(int64_t s, int64_t b, int64_t h, int64_t reverse) {
-  return {{f32({s, b, 4, h}), f32({4, h, h}), f32({b, h}), f32({b, h})}, {{"reverse", reverse}}};
+  return {{floats({s, b, 4, h}), floats({4, h, h}), floats({b, h}), floats({b, h})},
+          {{"reverse", reverse}}};
 }
 OpDef::Sample grad_sample(int64_t s, int64_t b, int64_t h, int64_t reverse) {
-  return {{f32({s, b, h}), f32({s, b, h}), f32({s, b, 4, h}), f32({s, b, h}), f32({4, h, h}),
-           f32({b, h})},
+  return {{floats({s, b, h}), floats({s, b, h}), floats({s, b, 4, h}), floats({s, b, h}),
+           floats({4, h, h}), floats({b, h})},
           {{"reverse", reverse}}};
 }
 

@@ -64,7 +64,7 @@ Types infer_softmax(const Node& node, InTypes in) {
   return {in[0]};
 }
 
-Types infer_reduce_grad(const Node& node, InTypes in) {
+Types infer_segment_reduce_grad(const Node& node, InTypes in) {
   require_operands(in, 3);
   SR_REQUIRE(in[0] == in[1], invalid_input, "dy is ", in[0], ", y is ", in[1]);
   return {table_of(in[0], in[2], node.attrs.i("size"))};
@@ -157,7 +157,7 @@ bool of_itself(const GradientContext& c) {
 
 /// Through top and total of x itself the gradient goes at once: they get none from here. Of others
 /// it is dx = dy y, dtop = -sums, dtotal = -sums / total.
-Grads softmax_gradient(GradientContext& c) {
+Grads segment_softmax_gradient(GradientContext& c) {
   Graph& g = c.graph;
   const ValueId dy = c.out_grads[0], y = c.node.outputs[0], rows = c.node.inputs.back();
   const bool whole = c.node.inputs.size() == 2;
@@ -249,7 +249,7 @@ std::vector<OpDef> segment_ops() {
        .samples = samples("xtr", false)},
       {.name = "segment_softmax",
        .infer = infer_softmax,
-       .gradient = softmax_gradient,
+       .gradient = segment_softmax_gradient,
        .flops = segment_flops<5>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,
@@ -261,7 +261,7 @@ std::vector<OpDef> segment_ops() {
        .in_place = {{0, 0}},
        .samples = both(samples("xttr", false), samples("xr", true))},
       {.name = "segment_softmax_reduce_grad",
-       .infer = infer_reduce_grad,
+       .infer = infer_segment_reduce_grad,
        .flops = segment_flops<2>,
        .cost = CostClass::streamed,
        .precision = Precision::mixed,

@@ -6,7 +6,6 @@
 namespace shardrun {
 namespace {
 
-int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a % b < 0) != (b < 0)); }
 int64_t ceil_div(int64_t a, int64_t b) { return -floor_div(-a, b); }
 
 Range clamped(int64_t begin, int64_t end, int64_t size) {

@@ -22,6 +22,11 @@
 
 namespace shardrun {
 
+/// The largest whole number of at most a / b.
+constexpr int64_t floor_div(int64_t a, int64_t b) {
+  return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
 struct Window {
   int64_t kernel = 1, stride = 1, dilation = 1;
   int64_t low = 0, high = 0;  // padding; negative: the operand is cropped

@@ -7,7 +7,7 @@
 namespace shardrun {
 namespace {
 
-constexpr int kDeepest = 12;                    // of nested products
+constexpr int kDeepestProduct = 12;             // of nested products
 constexpr int64_t kLargest = int64_t{1} << 26;  // elements of a constant that is read
 
 void raise(Monomial& into, const Monomial& part, double exponent) {
@@ -34,7 +34,7 @@ Monomial monomial(const Graph& graph, ValueId id, int depth) {
     return out;
   }
   const NodeId producer = graph.value(id).producer;
-  const bool opaque = producer < 0 || !is_float(graph.type(id).dtype) || depth >= kDeepest;
+  const bool opaque = producer < 0 || !is_float(graph.type(id).dtype) || depth >= kDeepestProduct;
   const Node* node = opaque ? nullptr : &graph.node(producer);
   auto take = [&](size_t operand, double exponent) {
     raise(out, monomial(graph, node->inputs[operand], depth + 1), exponent);

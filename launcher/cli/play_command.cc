@@ -40,14 +40,18 @@ json report_json(PlanSession& session) {
             {"unresolved", report.unresolved}}}};
 }
 
-[[noreturn]] void refuse(const std::string& why) { throw Failure(Failure::Kind::call, why); }
+[[noreturn]] void refuse_request(const std::string& why) {
+  throw Failure(Failure::Kind::call, why);
+}
 
 /// A field of text, or a complaint that names it.
 std::string text_field(const json& line, const char* name, const char* wanted) {
   const auto it = line.find(name);
-  if (it == line.end()) refuse(std::string("field '") + name + "' is missing; wanted " + wanted);
+  if (it == line.end())
+    refuse_request(std::string("field '") + name + "' is missing; wanted " + wanted);
   if (!it->is_string())
-    refuse(std::string("field '") + name + "' is " + it->type_name() + "; wanted " + wanted);
+    refuse_request(std::string("field '") + name + "' is " + it->type_name() + "; wanted " +
+                   wanted);
   return it->get<std::string>();
 }
 
@@ -55,7 +59,7 @@ std::string text_field(const json& line, const char* name, const char* wanted) {
 bool answer(PlanSession& session, const std::string& text) {
   const json line = json::parse(text, nullptr, false);
   if (!line.is_object())
-    refuse(R"(wanted a JSON object, such as {"command": "apply", "action": "#0@a"})");
+    refuse_request(R"(wanted a JSON object, such as {"command": "apply", "action": "#0@a"})");
   constexpr const char* kCommands = "apply, undo, state, report or stop";
   const std::string command = text_field(line, "command", kCommands);
   if (command == "apply") {
@@ -66,7 +70,7 @@ bool answer(PlanSession& session, const std::string& text) {
     say(report_json(session));
     return command == "report";
   } else if (command != "state") {
-    refuse("field 'command' is '" + command + "'; wanted " + kCommands);
+    refuse_request("field 'command' is '" + command + "'; wanted " + kCommands);
   }
   say(state_json(session));
   return true;

@@ -24,33 +24,33 @@ struct FormatType {
   int bits;
   std::optional<DType> dtype;
 };
-constexpr FormatType kTypes[] = {{"F32", 32, DType::f32},
-                                 {"F64", 64, DType::f64},
-                                 {"BF16", 16, DType::bf16},
-                                 {"F16", 16, DType::f16},
-                                 {"I8", 8, DType::i8},
-                                 {"U8", 8, DType::u8},
-                                 {"I32", 32, DType::i32},
-                                 {"I64", 64, DType::i64},
-                                 {"BOOL", 8, DType::boolean},
-                                 {"I16", 16, std::nullopt},
-                                 {"U16", 16, std::nullopt},
-                                 {"U32", 32, std::nullopt},
-                                 {"U64", 64, std::nullopt},
-                                 {"F8_E5M2", 8, std::nullopt},
-                                 {"F8_E4M3", 8, std::nullopt},
-                                 {"F8_E8M0", 8, std::nullopt},
-                                 {"F8_E4M3FNUZ", 8, std::nullopt},
-                                 {"F8_E5M2FNUZ", 8, std::nullopt},
-                                 {"F6_E2M3", 6, std::nullopt},
-                                 {"F6_E3M2", 6, std::nullopt},
-                                 {"F4", 4, std::nullopt},
-                                 {"C64", 64, std::nullopt}};
+constexpr FormatType kFormatTypes[] = {{"F32", 32, DType::f32},
+                                       {"F64", 64, DType::f64},
+                                       {"BF16", 16, DType::bf16},
+                                       {"F16", 16, DType::f16},
+                                       {"I8", 8, DType::i8},
+                                       {"U8", 8, DType::u8},
+                                       {"I32", 32, DType::i32},
+                                       {"I64", 64, DType::i64},
+                                       {"BOOL", 8, DType::boolean},
+                                       {"I16", 16, std::nullopt},
+                                       {"U16", 16, std::nullopt},
+                                       {"U32", 32, std::nullopt},
+                                       {"U64", 64, std::nullopt},
+                                       {"F8_E5M2", 8, std::nullopt},
+                                       {"F8_E4M3", 8, std::nullopt},
+                                       {"F8_E8M0", 8, std::nullopt},
+                                       {"F8_E4M3FNUZ", 8, std::nullopt},
+                                       {"F8_E5M2FNUZ", 8, std::nullopt},
+                                       {"F6_E2M3", 6, std::nullopt},
+                                       {"F6_E3M2", 6, std::nullopt},
+                                       {"F4", 4, std::nullopt},
+                                       {"C64", 64, std::nullopt}};
 
 const FormatType* type_named(std::string_view name) {
-  const auto it = std::find_if(std::begin(kTypes), std::end(kTypes),
+  const auto it = std::find_if(std::begin(kFormatTypes), std::end(kFormatTypes),
                                [&](const FormatType& t) { return t.name == name; });
-  return it == std::end(kTypes) ? nullptr : it;
+  return it == std::end(kFormatTypes) ? nullptr : it;
 }
 
 /// Of so many elements, if that is a whole number below 2^63.
@@ -209,7 +209,7 @@ SafetensorsHeader read_safetensors_header(const std::string& path) {
 }
 
 std::string_view safetensors_dtype(DType dtype) {
-  for (const FormatType& type : kTypes) {
+  for (const FormatType& type : kFormatTypes) {
     if (type.dtype == dtype) return type.name;
   }
   fail(ErrorKind::internal, "safetensors have no type for ", dtype);

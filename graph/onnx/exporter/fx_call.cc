@@ -6,7 +6,7 @@
 namespace shardrun::importer {
 namespace {
 
-constexpr int kDeepest = 16;  // lists within lists; what lies deeper is text
+constexpr int kDeepestList = 16;  // lists within lists; what lies deeper is text
 
 class Reader {
  public:
@@ -66,7 +66,7 @@ class Reader {
     const size_t begin = at_;
     FxArgument out;
     const char open = peek();
-    if ((open == '[' || open == '(') && depth < kDeepest) {
+    if ((open == '[' || open == '(') && depth < kDeepestList) {
       ++at_;
       auto items = list(open == '[' ? ']' : ')', depth + 1);
       if (!items) return std::nullopt;

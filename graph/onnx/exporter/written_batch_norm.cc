@@ -8,7 +8,7 @@ namespace shardrun::importer {
 namespace {
 
 /// Keras, Flax and Equinox keep so much of a running average; such a file does not say.
-constexpr float kMomentum = 0.99F;
+constexpr float kOnnxMomentum = 0.99F;
 
 class Gatherer {
  public:
@@ -221,7 +221,7 @@ class Gatherer {
       norm.add_input(name);
     norm.add_output(last);
     for (const auto& [name, value] :
-         {std::pair{"epsilon", p.eps}, std::pair{"momentum", kMomentum}}) {
+         {std::pair{"epsilon", p.eps}, std::pair{"momentum", kOnnxMomentum}}) {
       auto* attribute = norm.add_attribute();
       attribute->set_name(name);
       attribute->set_type(::onnx::AttributeProto::FLOAT);

@@ -8,7 +8,7 @@
 namespace shardrun::importer {
 namespace {
 
-constexpr ElementType kTypes[] = {
+constexpr ElementType kElementTypes[] = {
     {1, DType::f32, 4, false}, {2, DType::u8, 5, true},     {3, DType::i8, 5, true},
     {6, DType::i32, 5, true},  {7, DType::i64, 7, true},    {9, DType::boolean, 5, true},
     {10, DType::f16, 5, true}, {11, DType::f64, 10, false}, {16, DType::bf16, 5, true}};
@@ -17,13 +17,13 @@ constexpr uint64_t kFirstOwn = 4, kLastOwn = 11;
 }  // namespace
 
 const ElementType* element_type(uint64_t onnx) {
-  const auto it = std::find_if(std::begin(kTypes), std::end(kTypes),
+  const auto it = std::find_if(std::begin(kElementTypes), std::end(kElementTypes),
                                [&](const ElementType& type) { return type.onnx == onnx; });
-  return it == std::end(kTypes) ? nullptr : it;
+  return it == std::end(kElementTypes) ? nullptr : it;
 }
 
 const ElementType& element_type(DType dtype) {
-  return *std::find_if(std::begin(kTypes), std::end(kTypes),
+  return *std::find_if(std::begin(kElementTypes), std::end(kElementTypes),
                        [&](const ElementType& type) { return type.dtype == dtype; });
 }
 

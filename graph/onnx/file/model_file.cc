@@ -32,7 +32,7 @@ struct StoredType {
 };
 
 // TensorProto.DataType; sub-byte, 8-bit floating, string and complex types have no DType.
-const StoredType kTypes[] = {
+const StoredType kStoredTypes[] = {
     {1, "float", DType::f32, DType::f32, 4},     {2, "uint8", DType::u8, DType::u8, 1},
     {3, "int8", DType::i8, DType::i8, 1},        {4, "uint16", std::nullopt, DType::i32, 2},
     {5, "int16", std::nullopt, DType::i32, 2},   {6, "int32", DType::i32, DType::i32, 4},
@@ -42,7 +42,7 @@ const StoredType kTypes[] = {
     {16, "bfloat16", DType::bf16, DType::f32, 2}};
 
 const StoredType* find_type(int onnx_type) {
-  for (const StoredType& type : kTypes) {
+  for (const StoredType& type : kStoredTypes) {
     if (type.onnx == onnx_type) return &type;
   }
   return nullptr;

@@ -48,24 +48,24 @@ json to_value(const std::optional<double>& value) {
   return std::isnan(*value) ? "nan" : *value > 0 ? "infinity" : "-infinity";
 }
 
-[[noreturn]] void wrong(const std::string& where, const json& got, const char* wanted) {
+[[noreturn]] void wrong_in_state(const std::string& where, const json& got, const char* wanted) {
   fail(ErrorKind::invalid_input, where, " is ", got.dump().substr(0, 40), ", wanted ", wanted);
 }
 
 template <class T>
-void read(const json& item, const std::string& where, T& out) {
+void read_number_or_text(const json& item, const std::string& where, T& out) {
   if constexpr (std::is_same_v<T, bool>) {
-    if (!item.is_boolean()) wrong(where, item, "true or false");
+    if (!item.is_boolean()) wrong_in_state(where, item, "true or false");
     out = item.get<bool>();
   } else if constexpr (std::is_integral_v<T>) {
     const std::optional<T> number = whole_number<T>(item);
-    if (!number || *number < 0) wrong(where, item, "a whole number of at least 0");
+    if (!number || *number < 0) wrong_in_state(where, item, "a whole number of at least 0");
     out = *number;
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (!item.is_string()) wrong(where, item, "a text");
+    if (!item.is_string()) wrong_in_state(where, item, "a text");
     out = item.get<std::string>();
   } else if constexpr (std::is_same_v<T, json>) {
-    if (!item.is_object()) wrong(where, item, "an object");
+    if (!item.is_object()) wrong_in_state(where, item, "an object");
     out = item;
   } else {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -76,7 +76,7 @@ void read(const json& item, const std::string& where, T& out) {
     } else if (item == "infinity" || item == "-infinity") {
       out = item == "infinity" ? kInfinity : -kInfinity;
     } else {
-      if (!item.is_number()) wrong(where, item, "a number");
+      if (!item.is_number()) wrong_in_state(where, item, "a number");
       out = item.get<double>();
     }
   }
@@ -101,7 +101,7 @@ RunState read_run_state(const json& object, const std::string& origin) {
   each_state_field(out, [&](const char* name, auto& value) {
     const auto it = object.find(name);
     SR_REQUIRE(it != object.end(), invalid_input, origin, ": run lacks '", name, "'");
-    read(*it, str(origin, ": run.", name), value);
+    read_number_or_text(*it, str(origin, ": run.", name), value);
   });
   return out;
 }

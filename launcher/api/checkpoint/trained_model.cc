@@ -33,15 +33,15 @@ void each_model_field(Trained& trained, Visit&& visit) {
   visit("weights_except", trained.except);
 }
 
-void read(const json& item, const std::string& where, std::string& out) {
+void read_texts(const json& item, const std::string& where, std::string& out) {
   SR_REQUIRE(item.is_string(), invalid_input, where, " is ", item.dump().substr(0, 40),
              ", wanted a text");
   out = item.get<std::string>();
 }
-void read(const json& item, const std::string& where, std::vector<std::string>& out) {
+void read_texts(const json& item, const std::string& where, std::vector<std::string>& out) {
   SR_REQUIRE(item.is_array(), invalid_input, where, " is ", item.dump().substr(0, 40),
              ", wanted a list of texts");
-  for (const json& one : item) read(one, where, out.emplace_back());
+  for (const json& one : item) read_texts(one, where, out.emplace_back());
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ TrainedModel read_trained_model(const json& object, const std::string& origin) {
   each_model_field(out, [&](const char* name, auto& value) {
     const auto it = object.find(name);
     SR_REQUIRE(it != object.end(), invalid_input, origin, " lacks '", name, "'");
-    read(*it, origin + "." + name, value);
+    read_texts(*it, origin + "." + name, value);
   });
   return out;
 }

@@ -35,7 +35,7 @@ std::string GivenArrays::names() const {
 
 namespace {
 
-struct Given {
+struct GivenInput {
   const DeclaredInput* input;
   const StoredArray* array;
   bool counts() const { return !input->dims.empty(); }  // not a scalar
@@ -43,9 +43,9 @@ struct Given {
 };
 
 /// Those inputs that have an array, of the rank that the model wants.
-std::vector<Given> given_inputs(const std::vector<DeclaredInput>& declared,
-                                const GivenArrays& arrays) {
-  std::vector<Given> out;
+std::vector<GivenInput> given_inputs(const std::vector<DeclaredInput>& declared,
+                                     const GivenArrays& arrays) {
+  std::vector<GivenInput> out;
   for (const DeclaredInput& input : declared) {
     const StoredArray* array = arrays.find(input.name, declared.size());
     if (array == nullptr) continue;
@@ -59,9 +59,9 @@ std::vector<Given> given_inputs(const std::vector<DeclaredInput>& declared,
 
 /// The size of dim 0 that all of these agree on; none if they do not.
 template <class Size>
-std::optional<int64_t> common(const std::vector<Given>& given, Size&& size) {
+std::optional<int64_t> common(const std::vector<GivenInput>& given, Size&& size) {
   std::optional<int64_t> all;
-  for (const Given& g : given) {
+  for (const GivenInput& g : given) {
     if (!g.counts()) continue;
     const int64_t one = size(g);
     if (all && *all != one) return std::nullopt;
@@ -71,9 +71,9 @@ std::optional<int64_t> common(const std::vector<Given>& given, Size&& size) {
 }
 
 /// Is the first dim of every input a symbol, and that symbol nothing but a first dim?
-bool count_samples(const std::vector<Given>& given) {
+bool count_samples(const std::vector<GivenInput>& given) {
   std::set<std::string> first, others;
-  for (const Given& g : given) {
+  for (const GivenInput& g : given) {
     if (!g.counts()) continue;
     if (g.symbol().empty()) return false;
     first.insert(g.symbol());
@@ -86,9 +86,9 @@ bool count_samples(const std::vector<Given>& given) {
 }
 
 /// Every symbol, but for those of first dims where these count samples, has its array's size.
-void bind_sizes(const std::vector<Given>& given, bool samples, ModelOptions& options) {
+void bind_sizes(const std::vector<GivenInput>& given, bool samples, ModelOptions& options) {
   std::map<std::string, std::string> bound_by;
-  for (const Given& g : given) {
+  for (const GivenInput& g : given) {
     for (size_t axis = 0; axis < g.input->dims.size(); ++axis) {
       const std::string& symbol = g.input->dims[axis].symbol;
       if (symbol.empty() || (samples && axis == 0)) continue;
@@ -106,9 +106,10 @@ void bind_sizes(const std::vector<Given>& given, bool samples, ModelOptions& opt
 }
 
 /// The batch that the call names, by its symbol or --batch.
-std::optional<int64_t> named_batch(const std::vector<Given>& given, const ModelOptions& options) {
+std::optional<int64_t> named_batch(const std::vector<GivenInput>& given,
+                                   const ModelOptions& options) {
   if (options.batch) return options.batch;
-  for (const Given& g : given) {
+  for (const GivenInput& g : given) {
     const auto bound = g.counts() ? options.dims.find(g.symbol()) : options.dims.end();
     if (bound != options.dims.end()) return bound->second;
   }
@@ -119,7 +120,7 @@ std::optional<int64_t> named_batch(const std::vector<Given>& given, const ModelO
 
 Turns bind_to_arrays(const OnnxFile& model, const GivenArrays& arrays, ModelOptions& options) {
   const std::vector<DeclaredInput>& declared = model.declared_inputs();
-  const std::vector<Given> given = given_inputs(declared, arrays);
+  const std::vector<GivenInput> given = given_inputs(declared, arrays);
   if (given.empty() && !declared.empty()) {
     std::string names;
     for (const DeclaredInput& input : declared)
@@ -127,14 +128,14 @@ Turns bind_to_arrays(const OnnxFile& model, const GivenArrays& arrays, ModelOpti
     fail(ErrorKind::invalid_input, arrays.path(), ": has ", arrays.names(),
          ", the model's inputs are ", names, "; give an .npz with an array for each");
   }
-  const auto samples = common(given, [](const Given& g) { return g.array->shape[0]; });
+  const auto samples = common(given, [](const GivenInput& g) { return g.array->shape[0]; });
   const bool symbols = count_samples(given);
   Turns out;
   if (symbols && samples) {
     SR_REQUIRE(*samples > 0, invalid_input, arrays.path(), ": has no samples, wanted at least 1");
     out.samples = *samples;
     out.batch = named_batch(given, options).value_or(std::min(kDefaultBatch, *samples));
-    for (const Given& g : given) {
+    for (const GivenInput& g : given) {
       if (g.counts() && out.symbols.insert(g.symbol()).second) options.dims[g.symbol()] = out.batch;
     }
     options.batch.reset();
@@ -144,9 +145,10 @@ Turns bind_to_arrays(const OnnxFile& model, const GivenArrays& arrays, ModelOpti
   SR_REQUIRE(!options.batch, invalid_input, "--batch ", *options.batch, ": the arrays of ",
              arrays.path(), " are one batch",
              symbols ? ": their first dims differ" : ": not every input has a symbolic first dim");
-  const bool fixed = std::all_of(given.begin(), given.end(),
-                                 [](const Given& g) { return !g.counts() || g.symbol().empty(); });
-  const auto batch = common(given, [](const Given& g) { return g.input->dims[0].size; });
+  const bool fixed = std::all_of(given.begin(), given.end(), [](const GivenInput& g) {
+    return !g.counts() || g.symbol().empty();
+  });
+  const auto batch = common(given, [](const GivenInput& g) { return g.input->dims[0].size; });
   bind_sizes(given, false, options);
   if (!fixed || !samples || !batch || *samples == 0 || *batch == 0) return out;
   out.samples = *samples;

@@ -1,11 +1,11 @@
 // Text, token by token.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/clock.h"
 #include "base/files/input_file.h"
 #include "base/files/output_file.h"
 #include "base/philox.h"
@@ -25,12 +25,6 @@
 
 namespace shardrun {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 void require_same_request(World& world, const SampleRequest& r) {
   require_same(world, "sample",
@@ -167,7 +161,7 @@ class Writer {
       if (leader && request_.on_token) request_.on_token(token);
     };
     for (const int64_t token : all_) tell(token);
-    auto start = Clock::now();
+    double start = now_seconds();
     rank_.executor().begin_step();
     if (text_.keeps_keys()) {
       for (size_t i = 0; i + 1 < all_.size(); ++i) step({all_[i]}, static_cast<int64_t>(i));
@@ -179,11 +173,11 @@ class Writer {
       tell(token);
       all_.push_back(token);
       if (n == 0) {
-        report.prompt_seconds = seconds_since(start);
-        start = Clock::now();
+        report.prompt_seconds = now_seconds() - start;
+        start = now_seconds();
       }
     }
-    report.seconds = seconds_since(start);
+    report.seconds = now_seconds() - start;
     report.tokens.assign(all_.begin() + std::ssize(text_.prompt), all_.end());
     if (leader && !request_.output.empty()) write_tokens(request_.output, all_, text_.vocabulary);
   }

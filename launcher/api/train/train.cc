@@ -1,9 +1,9 @@
 // The training loop of every rank.
 #include "train/train.h"
 
-#include <chrono>
 #include <mutex>
 
+#include "base/clock.h"
 #include "base/files/output_file.h"
 #include "base/process/process_memory.h"
 #include "checkpoint/checkpoints.h"
@@ -25,12 +25,6 @@
 
 namespace shardrun {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 StepMetrics metrics_of(const StepReport& r) {
   StepMetrics line{.step = r.step,
@@ -90,7 +84,7 @@ class RankRun {
 
   void go() {
     trainer_.begin();
-    const auto start = Clock::now();
+    const double start = now_seconds();
     try {
       if (call_.resumed && call_.resumed->state.validation_due) validate();
       while (step_ < options_.steps && !validation_.stopped() && !stopped_) take_step();
@@ -102,7 +96,7 @@ class RankRun {
       if (e.everywhere() && checkpoints_) checkpoints_->finish();
       throw;
     }
-    end(seconds_since(start));
+    end(now_seconds() - start);
   }
 
  private:

@@ -9,7 +9,7 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr double kWidth = 840, kHeight = 440;
+constexpr double kPlotWidth = 840, kPlotHeight = 440;
 constexpr double kLeft = 80, kRight = 560, kTop = 48, kBottom = 380;  // of the axes
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000"};  // Okabe and Ito's
@@ -61,8 +61,9 @@ class Writer {
   }
 
   std::string write() {
-    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + number(kWidth) + "\" height=\"" +
-           number(kHeight) + "\" viewBox=\"0 0 " + number(kWidth) + " " + number(kHeight) +
+    out_ = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + number(kPlotWidth) +
+           "\" height=\"" + number(kPlotHeight) + "\" viewBox=\"0 0 " + number(kPlotWidth) + " " +
+           number(kPlotHeight) +
            "\" font-family=\"sans-serif\" font-size=\"13\">\n"
            "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
     text((kLeft + kRight) / 2, 26, plot_.title, "middle", "font-size=\"15\"");

@@ -42,7 +42,7 @@ bool shows_utf8() {
   return false;
 }
 
-std::string bytes_text(int64_t bytes) {
+std::string short_bytes(int64_t bytes) {
   const auto b = static_cast<double>(bytes);
   return b < 0x1p30 ? text("%.1f MiB", b / 0x1p20) : text("%.2f GiB", b / 0x1p30);
 }
@@ -143,7 +143,7 @@ std::vector<std::string> Screen::lines() const {
       text("rate %.0f %s/s  %.1f ms a step  communication %.0f %%",
            tokens ? last_.tokens_per_s : last_.samples_per_s, tokens ? "tokens" : "samples",
            last_.step_ms, step_ms_ > 0 ? 100 * comm_ms_ / step_ms_ : 0.0),
-      "memory " + bytes_text(last_.peak_bytes) + " of this rank"};
+      "memory " + short_bytes(last_.peak_bytes) + " of this rank"};
   if (eval_.step > 0)
     out[3] += text("  validation loss %.4f at step %lld", eval_.val_loss,
                    static_cast<long long>(eval_.step));

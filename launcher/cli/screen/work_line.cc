@@ -9,8 +9,8 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr double kPatience = 1, kApart = 0.1;  // seconds
-constexpr size_t kWidth = 60;                  // of what is done: the line must not wrap
+constexpr double kPatience = 1, kLeastApart = 0.1;  // seconds
+constexpr size_t kMostColumns = 60;                 // of what is done: the line must not wrap
 
 }  // namespace
 
@@ -27,11 +27,11 @@ void WorkLine::part(const std::string& name) {
 
 void WorkLine::at(const std::string& what) {
   const double now = seconds();
-  if (!terminal_ || now < kPatience || now - last_ < kApart) return;
+  if (!terminal_ || now < kPatience || now - last_ < kLeastApart) return;
   last_ = now;
   written_ = true;
   const std::string text = part_ + (part_.empty() || what.empty() ? "" : ": ") + what;
-  std::printf("\r\033[K%s, %.0f s: %s", doing_.c_str(), now, text.substr(0, kWidth).c_str());
+  std::printf("\r\033[K%s, %.0f s: %s", doing_.c_str(), now, text.substr(0, kMostColumns).c_str());
   std::fflush(stdout);
 }
 

@@ -16,7 +16,7 @@
 namespace shardrun::cli {
 namespace {
 
-struct Row {
+struct SimulatedRow {
   int ranks = 1;
   std::string planner, mesh, why;  // why: it does not fit
   double seconds = 0, flops = 0;   // of a step, on all ranks
@@ -24,9 +24,9 @@ struct Row {
 };
 
 /// Throws Failure; one of memory leaves a row that says so.
-Row simulated_row(const SimulatedScaling& o, const BenchModel& of, const std::string& file,
-                  int ranks, const std::string& planner) {
-  Row row{ranks, planner, "", ""};
+SimulatedRow simulated_row(const SimulatedScaling& o, const BenchModel& of, const std::string& file,
+                           int ranks, const std::string& planner) {
+  SimulatedRow row{ranks, planner, "", ""};
   World world = World::threads(1);
   ModelOptions options;
   options.dtype = o.dtype;
@@ -49,7 +49,7 @@ Row simulated_row(const SimulatedScaling& o, const BenchModel& of, const std::st
   return row;
 }
 
-Plot plot_of(const SimulatedScaling& o, const std::vector<Row>& rows) {
+Plot plot_of(const SimulatedScaling& o, const std::vector<SimulatedRow>& rows) {
   Plot plot;
   plot.title = "Simulated weak scaling of " + o.model + " on " + o.cluster + ", " + o.dtype;
   plot.x_label = "ranks (the model grows with them)";
@@ -58,7 +58,7 @@ Plot plot_of(const SimulatedScaling& o, const std::vector<Row>& rows) {
   for (const std::string& planner : o.planners) {
     Plot::Line line;
     line.name = planner;
-    for (const Row& row : rows) {
+    for (const SimulatedRow& row : rows) {
       if (row.planner != planner) continue;
       const double y = row.why.empty() ? row.flops / row.seconds / 1e12 : 0;
       if (row.why.empty()) {
@@ -72,9 +72,9 @@ Plot plot_of(const SimulatedScaling& o, const std::vector<Row>& rows) {
   return plot;
 }
 
-nlohmann::json json_of(const SimulatedScaling& o, const std::vector<Row>& rows) {
+nlohmann::json json_of(const SimulatedScaling& o, const std::vector<SimulatedRow>& rows) {
   nlohmann::json list = nlohmann::json::array();
-  for (const Row& row : rows) {
+  for (const SimulatedRow& row : rows) {
     nlohmann::json one = {{"ranks", row.ranks}, {"planner", row.planner}};
     if (row.why.empty()) {
       one["mesh"] = row.mesh;
@@ -102,13 +102,13 @@ int run_weak_scaling(const SimulatedScaling& o) {
                      {"MiB a rank", 10}});
   std::printf("simulated, not measured: %s on %s, %s\n%s", o.model.c_str(), o.cluster.c_str(),
               o.dtype.c_str(), table.head().c_str());
-  std::vector<Row> rows;
+  std::vector<SimulatedRow> rows;
   for (const int ranks : o.ranks) {
     const BenchModel model = bench_model(o.model, o.scale, ranks);
     const std::string file = folder.path() + "/model.onnx";
     model.write(file);
     for (const std::string& planner : o.planners) {
-      const Row& row = rows.emplace_back(simulated_row(o, model, file, ranks, planner));
+      const SimulatedRow& row = rows.emplace_back(simulated_row(o, model, file, ranks, planner));
       if (!row.why.empty()) {
         std::printf("%5d  %-9s  out of memory: %s\n", ranks, planner.c_str(), row.why.c_str());
       } else {

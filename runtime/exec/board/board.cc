@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kPrefix[] = "events.out.tfevents.";
-constexpr size_t kDigits = 10;  // of the seconds in a file's name
+constexpr size_t kSecondsDigits = 10;  // of the seconds in a file's name
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -45,8 +45,9 @@ int64_t seconds_for_name(const std::string& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
-    const std::string digits = name.substr(std::strlen(kPrefix), kDigits);
-    if (digits.size() < kDigits || digits.find_first_not_of("0123456789") != std::string::npos)
+    const std::string digits = name.substr(std::strlen(kPrefix), kSecondsDigits);
+    if (digits.size() < kSecondsDigits ||
+        digits.find_first_not_of("0123456789") != std::string::npos)
       continue;
     seconds = std::max(seconds, static_cast<int64_t>(std::stoll(digits)) + 1);
   }

@@ -18,9 +18,9 @@ struct IdxType {
   const char* format;  // numpy's, once in this machine's order
   int bytes;
 };
-constexpr IdxType kTypes[] = {{0x08, "|u1", 1}, {0x09, "|i1", 1}, {0x0b, "<i2", 2},
-                              {0x0c, "<i4", 4}, {0x0d, "<f4", 4}, {0x0e, "<f8", 8}};
-constexpr int64_t kMostRank = 8;
+constexpr IdxType kIdxTypes[] = {{0x08, "|u1", 1}, {0x09, "|i1", 1}, {0x0b, "<i2", 2},
+                                 {0x0c, "<i4", 4}, {0x0d, "<f4", 4}, {0x0e, "<f8", 8}};
+constexpr int64_t kMostIdxRank = 8;
 
 /// zlib's stream, ended whatever happens.
 struct Inflater {
@@ -113,14 +113,14 @@ StoredArray open_idx(const std::string& path) {
   SR_REQUIRE(begins, invalid_input, path,
              ": is no IDX file: it has to begin with two zero bytes, a type and a rank");
   const IdxType* type = nullptr;
-  for (const IdxType& t : kTypes) {
+  for (const IdxType& t : kIdxTypes) {
     if (t.code == magic[2]) type = &t;
   }
   SR_REQUIRE(type != nullptr, invalid_input, path, ": IDX element type ", int{magic[2]},
              ", wanted 8, 9, 11, 12, 13 or 14");
   const int64_t rank = magic[3];
-  SR_REQUIRE(rank >= 1 && rank <= kMostRank, invalid_input, path, ": IDX rank ", rank,
-             ", wanted 1 to ", kMostRank);
+  SR_REQUIRE(rank >= 1 && rank <= kMostIdxRank, invalid_input, path, ": IDX rank ", rank,
+             ", wanted 1 to ", kMostIdxRank);
   StoredArray array;
   array.name = path;
   array.format = type->format;

@@ -19,7 +19,7 @@ namespace {
 // Stored entries up to this size are checked against their CRC when opened; larger ones are mapped
 // and read as they are needed.
 constexpr int64_t kCheckCrcBytes = 64 << 20;
-constexpr int64_t kMostRank = 64;  // numpy's
+constexpr int64_t kMostNpyRank = 64;  // numpy's
 
 template <class T>
 T little(const unsigned char* at) {
@@ -70,8 +70,8 @@ Shape parse_shape(std::string_view text, const std::string& name) {
     SR_REQUIRE(list.empty() || list.front() == ',' || list.front() == ' ', invalid_input, name,
                ": the npy header's shape ", shown(text.substr(0, close + 1)),
                " is not of whole numbers");
-    SR_REQUIRE(std::ssize(shape) < kMostRank, invalid_input, name,
-               ": the npy header's shape has more than ", kMostRank, " dims");
+    SR_REQUIRE(std::ssize(shape) < kMostNpyRank, invalid_input, name,
+               ": the npy header's shape has more than ", kMostNpyRank, " dims");
     shape.push_back(dim);
   }
 }
