@@ -245,7 +245,7 @@ struct CollectivePiece {
 std::vector<CollectivePiece> pieces_of(const Collective& collective, size_t from, size_t to);
 /// What `rank`, one of the group, gives to the others, in bytes, each piece once for every rank
 /// that needs it; an all_reduce counts as a reduce_scatter and an all_gather. Of rows that change
-/// ranks by number, the most that the plan has room for. `dtype`: of operand 0.
+/// ranks by number, the most that the plan allows. `dtype`: of operand 0.
 int64_t bytes_sent(const Collective& collective, DType dtype, int64_t rank);
 
 }  // namespace shardrun

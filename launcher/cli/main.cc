@@ -120,7 +120,7 @@ class Call {
   CLI::App app_{
       "shardrun trains an ONNX model on many processes: it plans how every tensor is cut over "
       "them, and runs each\n"
-      "one's fraction. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train "
+      "one's part. Under mpirun the ranks are MPI's. 'shardrun MODEL.onnx' is 'shardrun train "
       "MODEL.onnx'.",
       "shardrun"};
 };

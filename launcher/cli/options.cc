@@ -97,7 +97,7 @@ void add_machine_options(CLI::App& app, Arguments& args) {
                  "Without an MPI launcher: run this many ranks as threads (plan: plan for them)");
   app.add_option(
       "--threads", args.threads,
-      "Threads of each rank's kernels (default: its fraction of the machine's cores, or "
+      "Threads of each rank's kernels (default: its part of the machine's cores, or "
       "OMP_NUM_THREADS if that is less; plan: what to plan for, whatever cores are here)");
   add_device_option(app, args);
   add_group(app, args, OptionGroup::machine);

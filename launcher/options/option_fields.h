@@ -333,7 +333,7 @@ inline constexpr auto kPlanRequest = std::make_tuple(
            .name = "memory_bytes",
            .help =
                "Limit of a rank's memory, such as 16GiB (default: what the cluster's devices "
-               "have); where it runs no more than its fraction of the machine or GPU, and on CPUs "
+               "have); where it runs no more than its part of the machine or GPU, and on CPUs "
                "of all that its process takes",
            .group = OptionGroup::machine,
            .use = kPlanFile | kSame,
