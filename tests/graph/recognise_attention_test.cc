@@ -1,4 +1,4 @@
-// Fusion of attention, plain and over graphs: every spelling is recognised and computes the same;
+// Attention, plain and over graphs: every spelling of it is recognised and computes the same;
 // what only resembles one is left alone.
 #include <limits>
 

@@ -117,7 +117,7 @@ std::vector<double> row(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     if (line.size() < 64 || line.compare(63, name.size(), name) != 0) continue;
-    std::istringstream words(line.substr(0, 63));
+    std::istringstream words(line.substr(0, 64));
     std::vector<double> out;
     for (std::string word; words >> word;) {
       if (word != "%") out.push_back(word == "-" ? 0 : std::stod(word));

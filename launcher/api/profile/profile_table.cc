@@ -36,7 +36,7 @@ class Table {
 
   void head(const std::string& what) {
     text_ += right("ms", 9) + right("predicted", 11) + right("ratio", 7) + right("MB", 10) +
-             right("GFLOP/s", 9) + right("GB/s", 8) + right("share", 8) + " " + what + "\n";
+             right("GFLOP/s", 9) + right("GB/s", 8) + right("fraction", 9) + " " + what + "\n";
   }
 
   void row(const Row& r, const std::string& name) {
@@ -49,7 +49,7 @@ class Table {
     figures += right(predicted > 0 ? number(ms / predicted, 2) : "-", 7);
     figures += right(r.bytes > 0 ? number(r.bytes / steps_ / 1e6, 2) : "-", 10);
     figures += rate(r.flops, 9) + rate(r.bytes, 8);
-    figures += right(percent(r.seconds, whole_), 8) + " ";
+    figures += right(percent(r.seconds, whole_), 9) + " ";
     text_ += wrapped(figures, name);
   }
 
