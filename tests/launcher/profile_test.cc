@@ -112,12 +112,14 @@ TEST_F(Profile, TheTraceHasEveryStepOfEveryRank) {
   }
 }
 
+constexpr size_t kFigures = 64;  // columns in front of a row's name
+
 /// The figures of a row of the table whose name begins so; empty if there is none.
 std::vector<double> row(const std::string& text, const std::string& name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.size() < 64 || line.compare(63, name.size(), name) != 0) continue;
-    std::istringstream words(line.substr(0, 64));
+    if (line.size() <= kFigures || line.compare(kFigures, name.size(), name) != 0) continue;
+    std::istringstream words(line.substr(0, kFigures));
     std::vector<double> out;
     for (std::string word; words >> word;) {
       if (word != "%") out.push_back(word == "-" ? 0 : std::stod(word));
@@ -140,7 +142,7 @@ TEST_F(Profile, TheTablesRowsAddUpToTheStep) {
   std::istringstream lines(table);
   std::string line;
   for (std::getline(lines, line), std::getline(lines, line);
-       std::getline(lines, line) && line.compare(63, 8, "the step") != 0; ++rows) {
+       std::getline(lines, line) && line.compare(kFigures, 8, "the step") != 0; ++rows) {
     ms += std::stod(line.substr(0, 9));
     const std::string text = line.substr(9, 11);
     if (!says(text, "-")) predicted += std::stod(text);
