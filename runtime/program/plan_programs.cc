@@ -50,17 +50,19 @@ const Program& PlanPrograms::compared(int64_t limit) {
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
                                                 std::shared_ptr<PlanPrograms> training) {
-  const bool same =
-      last_ && last_training_ == training && last_->plan().mesh == plan.mesh &&
-      last_->plan().nodes == plan.nodes && last_->plan().values == plan.values &&
-      last_->plan().redistributed == plan.redistributed &&
-      last_->plan().regathered == plan.regathered && last_->plan().recompute == plan.recompute &&
-      last_->plan().keep_casts == plan.keep_casts && last_->plan().keep_packed == plan.keep_packed;
-  if (!same) {
-    last_ = std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training);
-    last_training_ = std::move(training);
-  }
-  return last_;
+  const auto is_of = [&](const Measured& m) {
+    if (!m.programs || m.training != training) return false;
+    const Plan& its = m.programs->plan();
+    return its.mesh == plan.mesh && its.nodes == plan.nodes && its.values == plan.values &&
+           its.redistributed == plan.redistributed && its.regathered == plan.regathered &&
+           its.recompute == plan.recompute && its.keep_casts == plan.keep_casts &&
+           its.keep_packed == plan.keep_packed;
+  };
+  if (is_of(last_)) return last_.programs;
+  std::swap(last_, before_);
+  if (!is_of(last_))
+    last_ = {std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training), training};
+  return last_.programs;
 }
 
 }  // namespace shardrun

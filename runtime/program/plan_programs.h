@@ -46,8 +46,8 @@ class PlanPrograms {
   std::vector<std::optional<Program>> programs_;  // by class
 };
 
-/// The same of several plans for one graph, the last asked for remembered: a plan is measured while
-/// it is looked for, and again when it is printed.
+/// The same of several plans for one graph, the last two remembered: a plan is measured while it is
+/// looked for, next to another that may be faster, and again when it is printed.
 class MeasuredPlans {
  public:
   MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits)
@@ -59,7 +59,10 @@ class MeasuredPlans {
   const Graph& graph_;
   const Cluster& cluster_;
   const BackendTraits traits_;
-  std::shared_ptr<PlanPrograms> last_, last_training_;
+  struct Measured {
+    std::shared_ptr<PlanPrograms> programs, training;
+  };
+  Measured last_, before_;
 };
 
 }  // namespace shardrun
