@@ -68,10 +68,22 @@ PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& clus
       constraints_(graph, mesh, options.planner, options.tactics, options.requests,
                    options.pinned) {}
 
-void PlanSearch::open(PlanReport& report) {
+void PlanSearch::pose(PlanReport& report) {
+  if (posed_) return;
   SearchSpace all = prepare(report);
   if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
-  pose(std::move(all), report);
+  const double begin = thread_seconds();
+  space_ = std::move(all);
+  restrict(*space_);
+  joint_ = build_problem(*space_, graph_, folding_, mesh_, times_);
+  posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, times_});
+  least_claims_ = least_peak_bytes(joint_->problem);
+  report.build_seconds += since(begin);
+  start_ = proposed_start(joint_->problem);
+}
+
+void PlanSearch::open(PlanReport& report) {
+  pose(report);
   const Effort effort{options_.solve_seconds};
   LimitedSearch search = solver(effort);
   LimitedResult found = solve_round(search, {}, start_, effort.seconds, report);
@@ -368,17 +380,6 @@ static void tighten(std::vector<int64_t>& capacity, int64_t limit, const ArenaUs
   const int64_t gaps = use.bytes - *std::max_element(use.alive.begin(), use.alive.end());
   for (size_t t = 0; t < std::min(capacity.size(), claims.size()); ++t)
     capacity[t] = std::min(capacity[t], limit - gaps - (use.alive[t] - claims[t]));
-}
-
-void PlanSearch::pose(SearchSpace space, PlanReport& report) {
-  const double begin = thread_seconds();
-  space_ = std::move(space);
-  restrict(*space_);
-  joint_ = build_problem(*space_, graph_, folding_, mesh_, times_);
-  posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, times_});
-  least_claims_ = least_peak_bytes(joint_->problem);
-  report.build_seconds += since(begin);
-  start_ = proposed_start(joint_->problem);
 }
 
 /// The plans of a pool are not all that there are: nothing of them is worth a proof.

@@ -34,6 +34,7 @@ struct Effort {
 /// were no matter, and again and again until what a solution says fits.
 ///
 ///     PlanSearch search(graph, mesh, cluster, options, rules);
+///     search.pose(report);  // open() does it, too
 ///     search.open(report);
 ///     search.loose();
 ///     if (!search.fastest()) search.within(options.memory_limit, Effort(), report);
@@ -44,8 +45,10 @@ class PlanSearch {
   PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
              const PlanOptions& options, RuleCache& rules);
 
-  /// Finds the strategies, and solves as if memory were no matter. Throws invalid_input where
-  /// planner, requests and what is avoided leave no plan.
+  /// Finds the strategies, once. Throws invalid_input where planner, requests and what is avoided
+  /// leave a node none.
+  void pose(PlanReport& report);
+  /// Also solves as if memory were no matter. Throws invalid_input where there is no plan.
   void open(PlanReport& report);
   /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
   LaidOut loose();
@@ -85,7 +88,6 @@ class PlanSearch {
   void drop_avoided(SearchSpace& space) const;
   void restrict(SearchSpace& space);
   void require_a_plan(const LimitedResult& found) const;
-  void pose(SearchSpace space, PlanReport& report);
   LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
                             const std::optional<Solution>& start, double seconds,
                             PlanReport& report) const;

@@ -149,6 +149,7 @@ class Planning {
     PlanReport report;                // of what is found if memory is no matter
     double bound = 0;                 // of the cost of all plans
     bool possible = true;             // no request contradicts it
+    bool solved = false;              // by open()
     int64_t missed = 0;               // bytes for which nothing was found
     bool least_looked_at = false;     // for the plan of the fewest bytes
     std::unique_ptr<Version> hidden;  // as if sums of gradients took no time
@@ -184,20 +185,22 @@ class Planning {
   }
 
   /// Makes the search, once. False if it is impossible.
-  bool open(Version& version) {
+  bool pose(Version& version) {
     if (version.search || !version.possible) return version.possible;
     if (!version.options.recomputed.empty())
       version.step = with_recomputed(graph_, version.options.recomputed);
     version.search.emplace(version.step ? *version.step : graph_, mesh_, cluster_, version.options,
                            rules_);
-    try {
-      version.search->open(version.report);
-    } catch (const Error& error) {
-      const bool known = version.options.planner != options_.planner;
-      if (!known || error.kind() != ErrorKind::invalid_input) throw;
-      version.possible = false;  // a request contradicts it
-    }
+    attempt(version, [&] { version.search->pose(version.report); });
     add_time(version.report);
+    return version.possible;
+  }
+  /// The same, solved as if memory were no matter, which takes longer.
+  bool open(Version& version) {
+    if (!pose(version) || std::exchange(version.solved, true)) return version.possible;
+    const double before = version.report.solve_seconds;
+    attempt(version, [&] { version.search->open(version.report); });
+    report_.solve_seconds += version.report.solve_seconds - before;
     version.bound = version.report.lower_bound;
     Version& own = versions_.front();
     if (version.options.exposed == options_.exposed) {
@@ -207,16 +210,28 @@ class Planning {
     }
     return version.possible;
   }
+  /// A request may contradict a known parallelism: then that one is impossible.
+  template <class Step>
+  void attempt(Version& version, const Step& step) {
+    try {
+      step();
+    } catch (const Error& error) {
+      const bool known = version.options.planner != options_.planner;
+      if (!known || error.kind() != ErrorKind::invalid_input) throw;
+      version.possible = false;
+    }
+  }
 
   /// May there be a plan of so many bytes?
   bool may_fit(Version& version, int64_t bytes) {
-    return open(version) && static_cast<double>(version.search->least_claims()) <
+    return pose(version) && static_cast<double>(version.search->least_claims()) <
                                 kLimit.claimed * static_cast<double>(bytes);
   }
 
   std::optional<LaidOut> within(Version& version, int64_t bytes, const Effort& effort,
                                 PlanReport& its) {
     its = {};
+    if (!open(version)) return std::nullopt;
     std::optional<LaidOut> found = version.search->within(bytes, effort, its);
     add_time(its);
     // Holds for all plans that fit, where those that compute something again are none.
@@ -294,7 +309,7 @@ class Planning {
       Version& version = versions_.emplace_back();
       version.options = options_;
       version.options.planner = std::move(known);
-      if (open(version)) baselines_.push_back(&version);
+      if (pose(version)) baselines_.push_back(&version);
     }
     const auto claims = [](const Version* one) { return one->search->least_claims(); };
     std::stable_sort(baselines_.begin(), baselines_.end(),
@@ -358,7 +373,8 @@ class Planning {
     Version* fastest = nullptr;
     bool faster = true;
     const auto try_version = [&](Version& version) {
-      if (version.missed >= bytes || !may_fit(version, bytes) || version.report.lower_bound >= cost)
+      if (version.missed >= bytes || !may_fit(version, bytes) || !open(version) ||
+          version.report.lower_bound >= cost)
         return;
       PlanReport its;
       const std::optional<LaidOut> found = within(version, bytes, effort, its);
@@ -387,7 +403,7 @@ class Planning {
   Version& least_of(const std::vector<Version*>& versions) {
     Version* out = &versions_.front();
     for (Version* version : versions) {
-      if (open(*version) && version->search->least_claims() < out->search->least_claims())
+      if (pose(*version) && version->search->least_claims() < out->search->least_claims())
         out = version;
     }
     return *out;
@@ -415,12 +431,12 @@ class Planning {
         lay_out(version, least * (1 + k * kLimit.more_claims));
     };
     look_at_least(least_of(mesh_.size() > 1 ? again_ : computing_again(*loose_, options_.planner)));
+    // The first holds the least, and what it computes again is chosen for what it keeps.
+    bool first = true;
     for (Version* known : baselines()) {
-      // The first holds the least, and what it computes again is chosen for what it keeps.
-      const bool first = known == baselines_.front();
-      if (!first && !may_fit(*known, smallest_->plan.bytes)) continue;
+      if (!(first ? open(*known) : may_fit(*known, smallest_->plan.bytes))) continue;
       lay_out(*known, 1);
-      if (!first || !known->search->smallest()) continue;
+      if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
       look_at_least(least_of(computing_again(base, known->options.planner)));
     }

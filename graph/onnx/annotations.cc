@@ -9,18 +9,20 @@ namespace shardrun {
 namespace {
 
 /// The dims that are cut, ascending, checked against the tensor.
-std::vector<DeviceSharding::CutDim> checked_cut(const DeviceSharding& spec, size_t rank) {
+std::vector<DeviceSharding::CutDim> checked_cut(const DeviceSharding& spec, const Shape& shape) {
   std::vector<DeviceSharding::CutDim> out;
-  const auto dims = static_cast<int64_t>(rank);
+  const auto dims = static_cast<int64_t>(shape.size());
   for (DeviceSharding::CutDim cut : spec.cut) {
     SR_REQUIRE(cut.dim >= -dims && cut.dim < dims, invalid_input, "dim ", cut.dim,
-               " is cut, the tensor has ", rank, " dims");
+               " is cut, the tensor has ", dims, " dims");
     SR_REQUIRE(cut.shards >= 1, invalid_input, "dim ", cut.dim, " is cut into ", cut.shards,
                " shards");
     SR_REQUIRE(!cut.scattered, invalid_input, "dim ", cut.dim,
                " fuses several, and is cut along one that is not the first: its shards are no "
                "consecutive rows, which no sharding here has");
     if (cut.dim < 0) cut.dim += dims;
+    SR_REQUIRE(cut.size == 0 || cut.size == shape[at(cut.dim)], invalid_input, "dim ", cut.dim,
+               " is said to be ", cut.size, ", it is ", shape[at(cut.dim)]);
     out.push_back(cut);
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.dim < b.dim; });
@@ -97,8 +99,9 @@ std::vector<int> find_axes(const Mesh& mesh, const std::vector<int64_t>& index, 
 
 }  // namespace
 
-Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, size_t rank) {
-  const std::vector<DeviceSharding::CutDim> cut = checked_cut(spec, rank);
+Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, const Shape& shape) {
+  const size_t rank = shape.size();
+  const std::vector<DeviceSharding::CutDim> cut = checked_cut(spec, shape);
   const std::vector<int64_t> shard = shard_of_ranks(spec, cut, mesh);
   Sharding out = Sharding::replicated(rank);
   int64_t inside = 1;  // shards of the dims behind

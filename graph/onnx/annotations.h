@@ -23,6 +23,7 @@ struct DeviceSharding {
     /// Of a dim that fuses several, those behind the first are cut, so that shards are no
     /// consecutive rows.
     bool scattered = false;
+    int64_t size = 0;  // of the whole dim, as the file says; 0: it says nothing
     friend bool operator==(const CutDim&, const CutDim&) = default;
   };
   std::vector<CutDim> cut;
@@ -56,11 +57,11 @@ struct PlacedNode {
   std::vector<std::pair<std::string, std::string>> inputs, outputs;
 };
 
-/// The Sharding of a tensor of `rank` dims on a mesh whose ranks are the devices, in order. Throws
-/// invalid_input, saying why there is none: no such dim, shards and devices that do not match,
-/// devices that the mesh does not have, hold nothing or several shards, and what no axes of the
-/// mesh make.
-Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, size_t rank);
+/// The Sharding of a tensor of this shape on a mesh whose ranks are the devices, in order. Throws
+/// invalid_input, saying why there is none: no such dim or one of another size, shards and devices
+/// that do not match, devices that the mesh does not have, hold nothing or several shards, and what
+/// no axes of the mesh make.
+Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, const Shape& shape);
 /// The inverse, of what is not partial.
 DeviceSharding device_sharding(const Sharding& sharding, const Mesh& mesh);
 

@@ -82,10 +82,14 @@ int PlanGame::with(const Action& action) {
   if (lines_[at(line)].cut != nullptr) {
     auto cut = std::make_shared<Propagation>(*lines_[at(line)].cut);
     const Move& move = board_->moves()[at(action.move)];
-    for (ValueId id : move.values) cut->cut(id, move.dim);
-    cut->run();
-    add_behind(more.ways, board_->of(*cut));
-    more.cut = std::move(cut);
+    // A tactic that some of its values cannot follow would be refused: it changes nothing here.
+    const bool follows = std::all_of(move.values.begin(), move.values.end(),
+                                     [&](ValueId id) { return cut->cut(id, move.dim); });
+    if (follows) {
+      cut->run();
+      add_behind(more.ways, board_->of(*cut));
+      more.cut = std::move(cut);
+    }
   } else if (action.in_front) {
     more.ways = first_[at(action.axis)];
     add_behind(more.ways, board_->alone(action.move));

@@ -20,7 +20,12 @@ DeviceSharding read_spec(const ::onnx::ShardingSpecProto& spec) {
   for (const auto& dim : spec.sharded_dim()) {
     DeviceSharding::CutDim cut{dim.axis(), 1};
     for (int i = 0; i < dim.simple_sharding_size(); ++i) {
-      const int64_t shards = dim.simple_sharding(i).num_shards();
+      const auto& part = dim.simple_sharding(i);
+      if (i == 0) cut.size = part.dim_value();
+      // Of several sizes the product; of one that is not said, or as good as none, nothing is said.
+      else if (__builtin_mul_overflow(cut.size, part.dim_value(), &cut.size))
+        cut.size = 0;
+      const int64_t shards = part.num_shards();
       cut.scattered = cut.scattered || (i > 0 && shards != 1);
       if (i == 0) cut.shards = shards;
     }

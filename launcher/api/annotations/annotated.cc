@@ -47,7 +47,7 @@ const std::string* find_name(const Names& names, const std::string& name) {
 class Reading {
  public:
   Reading(const Model::Impl& model, const Mesh& mesh, bool required)
-      : graph_(model.train), mesh_(mesh), required_(required) {
+      : graph_(model.train), mesh_(mesh), required_(required), moved_(moved_channels(model.train)) {
     for (const PlacedNode& node : model.placed) placed_[node.node] = &node;
     for (size_t n = 0; n < graph_.nodes().size(); ++n) nodes_[graph_.nodes()[n].name] = n;
   }
@@ -89,7 +89,10 @@ class Reading {
     const Value& value = graph_.value(id);
     SR_REQUIRE(value.role != Role::computed || value.producer >= 0, invalid_input,
                "no value of the step stands for it; it was fused into its neighbours");
-    const std::string as = to_string(sharding_on(mesh_, spec, value.type.shape.size()), mesh_);
+    Shape in_file = value.type.shape;
+    const std::vector<int64_t>& moved = moved_[at(id)];
+    for (size_t d = 0; d < moved.size(); ++d) in_file[at(moved[d])] = value.type.shape[d];
+    const std::string as = to_string(sharding_on(mesh_, spec, in_file), mesh_);
     const auto add = [&](const std::string& names) {
       out_.requests.push_back(str(required_ ? "" : "?", names, '=', as));
     };
@@ -110,6 +113,7 @@ class Reading {
   const Graph& graph_;
   const Mesh& mesh_;
   const bool required_;
+  const std::vector<std::vector<int64_t>> moved_;
   std::map<int64_t, const PlacedNode*> placed_;
   std::map<std::string, size_t> nodes_;
   AnnotationRequests out_;
@@ -129,9 +133,8 @@ AnnotationRequests annotation_requests(const Model::Impl& model, const PlanReque
     return {{}, {"annotations are not followed: " + why}};
   };
   if (of == nullptr && annotations.configurations.empty()) {
-    SR_REQUIRE(!required, invalid_input,
-               "--annotations required: the model has no device configuration");
-    return {};
+    if (!required && annotations.nodes.empty()) return {};
+    return none("the model has no device configuration");
   }
   if (of == nullptr)
     return none("the model has several device configurations, " +
@@ -142,7 +145,18 @@ AnnotationRequests annotation_requests(const Model::Impl& model, const PlanReque
   if (mesh->size() != of->devices)
     return none(str("configuration '", of->name, "' is for ", of->devices, " devices, mesh ",
                     mesh->to_string(), " has ", mesh->size()));
-  return Reading(model, *mesh, required).run(annotations.nodes, *of);
+  AnnotationRequests out = Reading(model, *mesh, required).run(annotations.nodes, *of);
+  for (const NodeAnnotation& node : annotations.nodes) {
+    if (std::any_of(annotations.configurations.begin(), annotations.configurations.end(),
+                    [&](const Configuration& one) { return one.name == node.configuration; }))
+      continue;
+    const std::string unknown =
+        str("annotations of ", node.label, " are of configuration '", node.configuration,
+            "', which the model does not have; it has ", list_of(annotations.configurations));
+    SR_REQUIRE(!required, invalid_input, unknown);
+    out.notes.push_back(unknown);
+  }
+  return out;
 }
 
 namespace {

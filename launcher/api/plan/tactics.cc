@@ -30,8 +30,12 @@ struct Stage {
   TacticReport report;
   Mesh mesh;  // of ranks, where the request leaves it to the planner
   std::vector<Unresolved> unresolved;
-  double seconds_without = 0;  // of the plan with all tactics but this one, less all of them
-  int64_t bytes_without = 0;
+  /// Of the plan with all tactics but this one, less all of them.
+  struct Without {
+    double seconds = 0;
+    int64_t bytes = 0;
+  };
+  std::optional<Without> without;  // nullopt: later tactics cannot do without it
 };
 
 PlannerKind planner_of(const PlanRequest& request) {
@@ -73,6 +77,16 @@ Stage stage_of(World& world, const Model& model, const PlanRequest& request) {
   return out;
 }
 
+/// nullopt: a tactic is refused.
+std::optional<TacticReport> possible(World& world, const Model& model, const PlanRequest& request) {
+  try {
+    return stage_of(world, model, request).report;
+  } catch (const Failure& failure) {
+    if (failure.kind() != Failure::Kind::call) throw;
+    return std::nullopt;
+  }
+}
+
 std::string stages_text(const std::vector<Stage>& stages) {
   std::map<std::string, size_t> kinds;  // with the columns that they take
   size_t width = 8;
@@ -91,9 +105,12 @@ std::string stages_text(const std::vector<Stage>& stages) {
       out += right(str(it == stage.report.collectives.end() ? 0 : it->second), columns);
     }
     out += right(str(stage.report.unresolved), 12);
-    if (&stage != &stages.front())
-      out +=
-          right(signed_ms(stage.seconds_without), 13) + right(signed_mib(stage.bytes_without), 13);
+    if (stage.without) {
+      out += right(signed_ms(stage.without->seconds), 13) +
+             right(signed_mib(stage.without->bytes), 13);
+    } else if (&stage != &stages.front()) {
+      out += right("impossible", 13);
+    }
     out += '\n';
   }
   return out;
@@ -191,11 +208,12 @@ std::string explain_tactics(World& world, const Model& model, const PlanRequest&
   for (size_t left_out = 0; left_out < request.tactics.size(); ++left_out) {
     PlanRequest others = upto;
     others.tactics.erase(others.tactics.begin() + static_cast<std::ptrdiff_t>(left_out));
-    const Stage without = left_out + 1 == request.tactics.size()
-                              ? stages[left_out]
-                              : stage_of(world, model_of(others), others);
-    stages[left_out + 1].seconds_without = without.report.seconds - stages.back().report.seconds;
-    stages[left_out + 1].bytes_without = without.report.bytes - stages.back().report.bytes;
+    const std::optional<TacticReport> without = left_out + 1 == request.tactics.size()
+                                                    ? stages[left_out].report
+                                                    : possible(world, model_of(others), others);
+    const TacticReport& all = stages.back().report;
+    if (without)
+      stages[left_out + 1].without = {without->seconds - all.seconds, without->bytes - all.bytes};
   }
   std::string prices = prices_text(world, model, upto, stages.back());
   return world.leader() ? stages_text(stages) + prices : "";

@@ -13,10 +13,10 @@ namespace {
 using test::ModelBuilder;
 using test::TemporaryFolder;
 
-std::string refusal(const std::string& mesh, const DeviceSharding& spec, size_t rank = 2) {
+std::string refusal(const std::string& mesh, const DeviceSharding& spec) {
   try {
     const Mesh on = Mesh::parse(mesh);
-    return to_string(sharding_on(on, spec, rank), on);
+    return to_string(sharding_on(on, spec, {8, 12}), on);
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::invalid_input) << e.what();
     return e.what();
@@ -45,7 +45,7 @@ TEST(Devices, EveryShardingThereAndBack) {
     Sharding begin = Sharding::replicated(3);
     each_sharding(mesh, 3, 0, begin, [&](const Sharding& sharding) {
       const DeviceSharding spec = device_sharding(sharding, mesh);
-      EXPECT_EQ(sharding_on(mesh, spec, 3), sharding) << to_string(sharding, mesh);
+      EXPECT_EQ(sharding_on(mesh, spec, {8, 8, 8}), sharding) << to_string(sharding, mesh);
       ++count;
     });
   }
@@ -90,6 +90,34 @@ TEST(Devices, ThatNoMeshHas) {
             "there are more shards than the 2 ranks of mesh a=2");
   EXPECT_EQ(refusal("2", {{{0, 1, true}}, {{0}, {1}}}).substr(0, 28),
             "dim 0 fuses several, and is ");
+  EXPECT_EQ(refusal("2", {{{-1, 2, false, 12}}, {{0}, {1}}}), "[-, {a}]");
+  EXPECT_EQ(refusal("2", {{{-1, 2, false, 8}}, {{0}, {1}}}), "dim 1 is said to be 8, it is 12");
+}
+
+TEST(Devices, SizesThatTheFileSays) {
+  ::onnx::ModelProto model;
+  auto* dim = model.mutable_graph()
+                  ->add_node()
+                  ->add_device_configurations()
+                  ->add_sharding_spec()
+                  ->add_sharded_dim();
+  const auto read = [&] {
+    return importer::read_annotations(model).nodes.at(0).tensors.at(0).second.cut.at(0).size;
+  };
+  auto* part = dim->add_simple_sharding();
+  part->set_num_shards(2);
+  EXPECT_EQ(read(), 0);
+  part->set_dim_param("batch");
+  EXPECT_EQ(read(), 0);
+  part->set_dim_value(3);
+  EXPECT_EQ(read(), 3);
+  auto* fused = dim->add_simple_sharding();
+  fused->set_num_shards(1);
+  EXPECT_EQ(read(), 0);
+  fused->set_dim_value(4);
+  EXPECT_EQ(read(), 12);
+  fused->set_dim_value(int64_t{1} << 62);
+  EXPECT_EQ(read(), 0);
 }
 
 /// What a copy says of its nodes, and that nothing else changes.

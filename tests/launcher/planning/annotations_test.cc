@@ -233,5 +233,33 @@ TEST_F(InFiles, WhatIsNotThere) {
             "annotations 'maybe' is not one of hint, required, ignore");
 }
 
+/// A configuration that is called otherwise at a node, and one that the file has lost.
+TEST_F(InFiles, UnknownConfigurations) {
+  World world = World::threads(2);
+  const Model model = load(world, "gpt.onnx");
+  (void)annotate_model(model, make_plan(world, model, on("2")), path("good.onnx"), "two");
+  ::onnx::ModelProto file = read("good.onnx");
+  auto& nodes = *file.mutable_graph()->mutable_node();
+  const auto node = std::find_if(nodes.begin(), nodes.end(), [](const auto& one) {
+    return one.device_configurations_size() > 0;
+  });
+  ASSERT_NE(node, nodes.end());
+  node->mutable_device_configurations(0)->set_configuration_id("tow");
+  write("other.onnx", file);
+  const Model other = load(world, "other.onnx");
+  const std::string unknown =
+      str("annotations of node ", node - nodes.begin(), " '", node->name(),
+          "' are of configuration 'tow', which the model does not have; it has 'two' (2 devices)");
+  EXPECT_EQ(refusal(world, other, on("2", "propagate", "required")), unknown);
+  EXPECT_EQ(make_plan(world, other, on("2")).impl().annotation_notes, std::vector{unknown});
+  file.clear_configuration();
+  write("none.onnx", file);
+  const Model lost = load(world, "none.onnx");
+  const std::string none = "the model has no device configuration";
+  EXPECT_EQ(refusal(world, lost, on("2", "ilp", "required")), "--annotations required: " + none);
+  EXPECT_EQ(make_plan(world, lost, on("2")).impl().annotation_notes,
+            std::vector{"annotations are not followed: " + none});
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -240,6 +240,23 @@ TEST_F(Explained, TacticsOneByOne) {
   }
 }
 
+/// What is planned under all tactics is shown, also where the last would be refused without the
+/// first: the batch would reach its value.
+TEST_F(Explained, TacticsThatNeedEachOther) {
+  World world = World::threads(1);
+  PlanRequest request;
+  request.mesh = "m=2";
+  request.ranks = 2;
+  request.tactics = {"tokens.0@m", "%h.0.MatMul_4.2@m"};
+  EXPECT_THROW((void)explain_tactics(world, model_, request), Failure);
+  request.tactics.insert(request.tactics.begin(), "h.0.mlp.c_fc.weight.1@m");
+  const std::string text = explain_tactics(world, model_, request);
+  const size_t row = text.find("\nh.0.mlp.c_fc.weight.1@m");
+  ASSERT_NE(row, std::string::npos) << text;
+  EXPECT_LT(text.find("impossible\n", row), text.find("\ntokens.0@m")) << text;
+  EXPECT_EQ(text.find("impossible"), text.rfind("impossible")) << text;
+}
+
 /// Requests that meet at the embedding's gradient or before: every way has a price and a tactic.
 TEST_F(Explained, ConflictsArePriced) {
   World world = World::threads(1);

@@ -216,5 +216,26 @@ TEST(PlanGame, Arguments) {
   }
 }
 
+/// Layers alike are cut by one action, also where some of them lie otherwise by then: what is
+/// offered is a tactic that is taken.
+TEST(PlanGame, ArgumentsOfferWhatTacticsTake) {
+  GameOptions rules;
+  rules.arguments_only = true;
+  GptOptions deep = small();
+  deep.layers = 4;
+  const Graph graph = gpt_step(deep);
+  const Played played(graph, "2x2", host_cluster(), rules);
+  PlanGame game = played.game();
+  std::mt19937_64 random(8);
+  for (int round = 0; round < 20; ++round) {
+    play(game, random, 12);
+    const std::vector<std::string> tactics = game.schedule({});
+    EXPECT_NO_THROW((void)played.board().of_schedule(parse_tactics(tactics, played.mesh),
+                                                     played.search->rule_of()))
+        << tactics.back();
+    while (!game.applied().empty()) game.undo();
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
