@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process/process_memory.h"
 #include "graph/passes/recompute.h"
 #include "planner/hints.h"
 #include "planner/merged_axes.h"
@@ -48,6 +49,9 @@ constexpr LimitSettings kLimit;
 
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
+
+constexpr int64_t kRoom = int64_t{32} << 20;  // bytes of searches that are open, in any case
+constexpr size_t kLatest = 2;                 // searches that stay open, however large
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -146,11 +150,15 @@ class Planning {
     PlanOptions options;
     std::optional<Graph> step;  // where anything is computed again
     std::optional<PlanSearch> search;
-    PlanReport report;                // of what is found if memory is no matter
-    double bound = 0;                 // of the cost of all plans
-    bool possible = true;             // no request contradicts it
-    int64_t missed = 0;               // bytes for which nothing was found
-    bool least_looked_at = false;     // for the plan of the fewest bytes
+    PlanReport report;             // of what is found if memory is no matter
+    double bound = 0;              // of the cost of all plans
+    bool possible = true;          // no request contradicts it
+    int64_t missed = 0;            // bytes for which nothing was found
+    bool least_looked_at = false;  // for the plan of the fewest bytes
+    bool was_open = false;
+    int64_t least_claims = 0;         // PlanSearch::least_claims
+    int64_t heap_bytes = 0;           // of the search, while it is open
+    int64_t used = 0;                 // counts uses of all: the last of this one
     std::unique_ptr<Version> hidden;  // as if sums of gradients took no time
   };
 
@@ -183,21 +191,51 @@ class Planning {
     report_.evaluations = its.evaluations;
   }
 
-  /// Makes the search, once. False if it is impossible.
+  /// Before the arena is allocated its bytes are free. Where the searches that are open hold more,
+  /// those that were not used for the longest time are closed. What a search finds does not depend
+  /// on when it was opened.
+  void make_room() {
+    std::vector<Version*> open;
+    int64_t held = 0;
+    for (Version& version : versions_) {
+      for (Version* one : {&version, version.hidden.get()}) {
+        if (one == nullptr || !one->search) continue;
+        open.push_back(one);
+        held += one->heap_bytes;
+      }
+    }
+    std::sort(open.begin(), open.end(), [](Version* a, Version* b) { return a->used < b->used; });
+    const int64_t room = std::max(options_.memory_limit, kRoom);
+    for (size_t i = 0; i + kLatest < open.size() && held > room; ++i) {
+      held -= open[i]->heap_bytes;
+      open[i]->search.reset();
+      open[i]->step.reset();
+    }
+  }
+
+  /// Makes the search, and once more where it was closed. False if it is impossible.
   bool open(Version& version) {
+    version.used = ++uses_;
     if (version.search || !version.possible) return version.possible;
+    make_room();
+    const int64_t before = heap_in_use();
     if (!version.options.recomputed.empty())
       version.step = with_recomputed(graph_, version.options.recomputed);
     version.search.emplace(version.step ? *version.step : graph_, mesh_, cluster_, version.options,
                            rules_);
+    PlanReport its;
     try {
-      version.search->open(version.report);
+      version.search->open(its);
     } catch (const Error& error) {
       const bool known = version.options.planner != options_.planner;
       if (!known || error.kind() != ErrorKind::invalid_input) throw;
       version.possible = false;  // a request contradicts it
     }
-    add_time(version.report);
+    add_time(its);
+    version.heap_bytes = heap_in_use() - before;
+    if (std::exchange(version.was_open, true)) return version.possible;
+    version.report = std::move(its);
+    version.least_claims = version.search->least_claims();
     version.bound = version.report.lower_bound;
     Version& own = versions_.front();
     if (version.options.exposed == options_.exposed) {
@@ -210,13 +248,15 @@ class Planning {
 
   /// May there be a plan of so many bytes?
   bool may_fit(Version& version, int64_t bytes) {
-    return open(version) && static_cast<double>(version.search->least_claims()) <
-                                kLimit.claimed * static_cast<double>(bytes);
+    if (!version.was_open) open(version);
+    return version.possible &&
+           static_cast<double>(version.least_claims) < kLimit.claimed * static_cast<double>(bytes);
   }
 
   std::optional<LaidOut> within(Version& version, int64_t bytes, const Effort& effort,
                                 PlanReport& its) {
     its = {};
+    open(version);
     std::optional<LaidOut> found = version.search->within(bytes, effort, its);
     add_time(its);
     // Holds for all plans that fit, where those that compute something again are none.
@@ -296,7 +336,7 @@ class Planning {
       version.options.planner = std::move(known);
       if (open(version)) baselines_.push_back(&version);
     }
-    const auto claims = [](const Version* one) { return one->search->least_claims(); };
+    const auto claims = [](const Version* one) { return one->least_claims; };
     std::stable_sort(baselines_.begin(), baselines_.end(),
                      [&](Version* a, Version* b) { return claims(a) < claims(b); });
     return baselines_;
@@ -387,8 +427,8 @@ class Planning {
   Version& least_of(const std::vector<Version*>& versions) {
     Version* out = &versions_.front();
     for (Version* version : versions) {
-      if (open(*version) && version->search->least_claims() < out->search->least_claims())
-        out = version;
+      if (!version->was_open) open(*version);
+      if (version->possible && version->least_claims < out->least_claims) out = version;
     }
     return *out;
   }
@@ -410,7 +450,7 @@ class Planning {
     const auto look_at_least = [&](Version& version) {
       if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
         return;
-      const auto least = static_cast<double>(version.search->least_claims());
+      const auto least = static_cast<double>(version.least_claims);
       for (int k = 0; k < kLimit.least_rounds; ++k)
         lay_out(version, least * (1 + k * kLimit.more_claims));
     };
@@ -452,7 +492,7 @@ class Planning {
   bool looked_baselines_ = false, hiding_helps_ = false;
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_, smallest_;
-  int64_t held_bytes_ = 0;
+  int64_t held_bytes_ = 0, uses_ = 0;
 };
 
 }  // namespace
