@@ -50,6 +50,7 @@ class PlanSearch {
   void pose(PlanReport& report);
   /// Also solves as if memory were no matter. Throws invalid_input where there is no plan.
   void open(PlanReport& report);
+  bool is_solved() const { return loosest_.has_value(); }
   /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
   LaidOut loose();
   /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on

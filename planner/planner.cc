@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process/process_memory.h"
 #include "graph/passes/recompute.h"
 #include "planner/hints.h"
 #include "planner/merged_axes.h"
@@ -48,6 +49,9 @@ constexpr LimitSettings kLimit;
 
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
+
+constexpr int64_t kRoom = int64_t{32} << 20;  // bytes of searches that are open, in any case
+constexpr size_t kLatest = 2;                 // searches that stay open, however large
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -146,13 +150,16 @@ class Planning {
     PlanOptions options;
     std::optional<Graph> step;  // where anything is computed again
     std::optional<PlanSearch> search;
-    PlanReport report;                // of what is found if memory is no matter
-    double bound = 0;                 // of the cost of all plans
-    bool possible = true;             // no request contradicts it
-    bool solved = false;              // by open()
-    int64_t missed = 0;               // bytes for which nothing was found
-    bool least_looked_at = false;     // for the plan of the fewest bytes
-    std::unique_ptr<Version> hidden;  // as if sums of gradients took no time
+    PlanReport report;                   // of what is found if memory is no matter
+    double bound = 0;                    // of the cost of all plans
+    bool possible = true;                // no request contradicts it
+    int64_t missed = 0;                  // bytes for which nothing was found
+    bool least_looked_at = false;        // for the plan of the fewest bytes
+    bool posed = false, solved = false;  // once, by pose() and open()
+    int64_t least_claims = 0;            // PlanSearch::least_claims
+    int64_t heap_bytes = 0;              // of the search, while there is one
+    int64_t used = 0;                    // counts uses of all: the last of this one
+    std::unique_ptr<Version> hidden;     // as if sums of gradients took no time
   };
 
   /// What a search laid out last, if that fits and is the fastest so far. `its`: what it says.
@@ -184,23 +191,56 @@ class Planning {
     report_.evaluations = its.evaluations;
   }
 
-  /// Makes the search, once. False if it is impossible.
+  /// Before the arena is allocated its bytes are free. Where searches hold more, those that were
+  /// not used for the longest time are closed. What a search finds does not depend on when it was
+  /// made.
+  void make_room() {
+    std::vector<Version*> open;
+    int64_t held = 0;
+    for (Version& version : versions_) {
+      for (Version* one : {&version, version.hidden.get()}) {
+        if (one == nullptr || !one->search) continue;
+        open.push_back(one);
+        held += one->heap_bytes;
+      }
+    }
+    std::sort(open.begin(), open.end(), [](Version* a, Version* b) { return a->used < b->used; });
+    const int64_t room = std::max(options_.memory_limit, kRoom);
+    for (size_t i = 0; i + kLatest < open.size() && held > room; ++i) {
+      held -= open[i]->heap_bytes;
+      open[i]->search.reset();
+      open[i]->step.reset();
+    }
+  }
+
+  /// Makes the search, and once more where it was closed. False if it is impossible.
   bool pose(Version& version) {
+    version.used = ++uses_;
     if (version.search || !version.possible) return version.possible;
+    make_room();
+    const int64_t before = heap_in_use();
     if (!version.options.recomputed.empty())
       version.step = with_recomputed(graph_, version.options.recomputed);
     version.search.emplace(version.step ? *version.step : graph_, mesh_, cluster_, version.options,
                            rules_);
-    attempt(version, [&] { version.search->pose(version.report); });
-    add_time(version.report);
-    return version.possible;
+    PlanReport its;
+    attempt(version, [&] { version.search->pose(its); });
+    add_time(its);
+    version.heap_bytes = heap_in_use() - before;
+    if (!version.possible || std::exchange(version.posed, true)) return version.possible;
+    version.report = std::move(its);
+    version.least_claims = version.search->least_claims();
+    return true;
   }
   /// The same, solved as if memory were no matter, which takes longer.
   bool open(Version& version) {
-    if (!pose(version) || std::exchange(version.solved, true)) return version.possible;
-    const double before = version.report.solve_seconds;
-    attempt(version, [&] { version.search->open(version.report); });
-    report_.solve_seconds += version.report.solve_seconds - before;
+    if (!pose(version) || version.search->is_solved()) return version.possible;
+    PlanReport its = version.report;
+    its.solve_seconds = 0;
+    attempt(version, [&] { version.search->open(its); });
+    report_.solve_seconds += its.solve_seconds;
+    if (!version.possible || std::exchange(version.solved, true)) return version.possible;
+    version.report = std::move(its);
     version.bound = version.report.lower_bound;
     Version& own = versions_.front();
     if (version.options.exposed == options_.exposed) {
@@ -224,8 +264,8 @@ class Planning {
 
   /// May there be a plan of so many bytes?
   bool may_fit(Version& version, int64_t bytes) {
-    return pose(version) && static_cast<double>(version.search->least_claims()) <
-                                kLimit.claimed * static_cast<double>(bytes);
+    return (version.posed || pose(version)) && version.possible &&
+           static_cast<double>(version.least_claims) < kLimit.claimed * static_cast<double>(bytes);
   }
 
   std::optional<LaidOut> within(Version& version, int64_t bytes, const Effort& effort,
@@ -311,7 +351,7 @@ class Planning {
       version.options.planner = std::move(known);
       if (pose(version)) baselines_.push_back(&version);
     }
-    const auto claims = [](const Version* one) { return one->search->least_claims(); };
+    const auto claims = [](const Version* one) { return one->least_claims; };
     std::stable_sort(baselines_.begin(), baselines_.end(),
                      [&](Version* a, Version* b) { return claims(a) < claims(b); });
     return baselines_;
@@ -373,8 +413,8 @@ class Planning {
     Version* fastest = nullptr;
     bool faster = true;
     const auto try_version = [&](Version& version) {
-      if (version.missed >= bytes || !may_fit(version, bytes) || !open(version) ||
-          version.report.lower_bound >= cost)
+      if (version.missed >= bytes || !may_fit(version, bytes) ||
+          (!version.solved && !open(version)) || version.report.lower_bound >= cost)
         return;
       PlanReport its;
       const std::optional<LaidOut> found = within(version, bytes, effort, its);
@@ -403,7 +443,8 @@ class Planning {
   Version& least_of(const std::vector<Version*>& versions) {
     Version* out = &versions_.front();
     for (Version* version : versions) {
-      if (pose(*version) && version->search->least_claims() < out->search->least_claims())
+      if ((version->posed || pose(*version)) && version->possible &&
+          version->least_claims < out->least_claims)
         out = version;
     }
     return *out;
@@ -426,7 +467,7 @@ class Planning {
     const auto look_at_least = [&](Version& version) {
       if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
         return;
-      const auto least = static_cast<double>(version.search->least_claims());
+      const auto least = static_cast<double>(version.least_claims);
       for (int k = 0; k < kLimit.least_rounds; ++k)
         lay_out(version, least * (1 + k * kLimit.more_claims));
     };
@@ -468,7 +509,7 @@ class Planning {
   bool looked_baselines_ = false, hiding_helps_ = false;
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_, smallest_;
-  int64_t held_bytes_ = 0;
+  int64_t held_bytes_ = 0, uses_ = 0;
 };
 
 }  // namespace

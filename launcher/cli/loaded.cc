@@ -10,12 +10,12 @@ namespace shardrun::cli {
 ModelAndPlan load_and_plan(World& world, const Arguments& args,
                            const std::function<void(const Model&)>& checked) {
   const bool tells = world.leader() && !args.quiet;
+  if (tells && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
   WorkLine line("planning", tells);
   PlanRequest request = args.plan;
   request.on_progress = [&](const std::string& what) { line.at(what); };
   ModelAndPlan out =
       load_and_plan(world, args.onnx(), args.model_options, request, [&](const Model& model) {
-        if (tells && !args.recipe.empty()) std::printf("%s\n", args.recipe.c_str());
         if (tells) print_model(model, args.verbose);
         if (checked) checked(model);
         std::fflush(stdout);

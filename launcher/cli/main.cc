@@ -144,7 +144,11 @@ void Call::take_defaults(const std::vector<std::string>& words) {
     } else if (command.takes_recipe) {
       const Recipe recipe = add_recipe(*app_.get_subcommand(command.name), words, args_.onnx());
       args_.recipe = recipe.line;
-      if (recipe.words != words) parse_words(recipe.words);
+      try {  // the call alone has been parsed
+        if (recipe.words != words) parse_words(recipe.words);
+      } catch (const CLI::ParseError& e) {
+        throw recipe_failure(args_.onnx(), e.what());
+      }
       return;
     }
   }
@@ -177,7 +181,7 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
     finish_arguments(args_);
     check();
   } catch (const Failure& e) {
-    return refuse(e.what());
+    return refuse(e.what() + (args_.recipe.empty() ? "" : " (" + args_.recipe + ")"));
   }
   return std::nullopt;
 }

@@ -17,4 +17,7 @@ struct Recipe {
 Recipe add_recipe(const CLI::App& command, const std::vector<std::string>& words,
                   const OnnxModel& model);
 
+/// What a recipe says is wrong: names the file and where in it.
+Failure recipe_failure(const OnnxModel& model, const std::string& why);
+
 }  // namespace shardrun::cli

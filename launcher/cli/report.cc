@@ -62,6 +62,9 @@ void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_
 
 bool on_terminal() {
   if (isatty(STDOUT_FILENO) != 1) return false;
+  // One that takes no escape sequences, as Emacs's shell.
+  const char* term = std::getenv("TERM");
+  if (term != nullptr && (*term == '\0' || std::strcmp(term, "dumb") == 0)) return false;
   if (!std::getenv("OMPI_COMM_WORLD_RANK")) return true;
   const std::string output = "/proc/" + std::to_string(getppid()) + "/fd/1";
   const int fd = ::open(output.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
@@ -72,7 +75,7 @@ bool on_terminal() {
 }
 
 Progress::Progress(int64_t steps, bool quiet) : steps_(steps), quiet_(quiet) {
-  if (!quiet && on_terminal()) screen_.emplace(steps);
+  if (!quiet && on_terminal() && ScreenPainter::fits()) screen_.emplace(steps);
 }
 
 void Progress::print(const std::function<void()>& print) {

@@ -406,6 +406,12 @@ waves("irfft", (2, 8, 6), lambda z: (
     torch.fft.irfft(torch.fft.rfft(z, dim=1) * torch.fft.rfft(z, dim=1), n=8, dim=1) - z).square().mean())
 waves("padded", (2, 8, 6), lambda z: torch.view_as_real(torch.fft.fft(z, n=11, dim=1)).tanh().square().mean())
 waves("eye", (8, 5), lambda z: (z.T @ z / 8 - torch.eye(5)).square().mean())
+waves("diagonal", (3, 5, 5), lambda z: torch.einsum("bii,bij->j", z, z).tanh().mean())
+waves("positions", (3, 5), lambda z: (z * torch.arange(1.0, 6)).square().mean())
+waves("stacked", (3, 4, 6), lambda z: torch.hstack([z, z[:, :2]]).tanh().mean() + torch.dstack([z, 2 * z]).square().mean())
+waves("resized_by_scale", (2, 3, 9, 8), lambda z: (
+    F.interpolate(z, scale_factor=0.6, mode="bilinear", antialias=True).square().mean()
+    + F.interpolate(z, scale_factor=(0.7, 0.4), mode="bicubic", antialias=True).square().mean()))
 
 
 @model(lambda g: {"x": torch.randn(4, 5, WIDTH, generator=g)})

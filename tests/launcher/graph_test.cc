@@ -150,6 +150,30 @@ TEST_F(Graphs, RecipesDoNotNameFiles) {
   }
 }
 
+/// What a recipe's flag lacks is not taken from the call, and the file is named.
+TEST_F(Graphs, RecipesThatDoNotFitTheirFlagsAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--freeze", "--freeze: wants a value"},
+      {"--lr", "--lr: wants a value"},
+      {"--decay-all graph.npz", "--decay-all: takes no value, not 'graph.npz'"},
+      {"--lr fast", "--lr: 'fast' is not a number"},
+      {"--steps 99999999999999999999", "--steps: '99999999999999999999' is too large"}};
+  for (const auto& [recipe, why] : cases) {
+    at_->shardrun(std::string("model gat -o odd.onnx --recipe '") + recipe + "'");
+    // The call's own --quiet is not the value of the recipe's last flag.
+    const Outcome run = at_->shardrun(std::string("train --quiet odd.onnx") + kData);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find(std::string("odd.onnx: metadata 'shardrun.train': ") + why),
+              std::string::npos)
+        << describe(run);
+  }
+  at_->shardrun("model gat -o odd.onnx --recipe '--accumulate -1'");
+  const Outcome run = at_->shardrun(std::string("train odd.onnx") + kData);
+  EXPECT_NE(message(run).find("(recipe of the model: --accumulate -1)"), std::string::npos)
+      << describe(run);
+}
+
 /// One pass measures both; each is what a validation of its nodes alone gives.
 TEST_F(Graphs, TheTestIsThatOfTheBestValidation) {
   at_->write("swapped.npz", graph_npz("test_mask", "val_mask"));

@@ -186,7 +186,7 @@ TEST_F(Shows, APipeGetsLinesAndATerminalAScreen) {
   EXPECT_EQ(pipe.out.find('\033'), std::string::npos) << describe(pipe);
   EXPECT_NE(pipe.out.find("\nstep 4/4  loss"), std::string::npos) << describe(pipe);
   const Outcome terminal =
-      at_->sh("LC_ALL=C.UTF-8 script -qec '" + Workspace::line({1, false}, call(4, "")) +
+      at_->sh("TERM=xterm LC_ALL=C.UTF-8 script -qec '" + Workspace::line({1, false}, call(4, "")) +
               "' /dev/null < /dev/null");
   ASSERT_EQ(terminal.status, 0) << describe(terminal);
   EXPECT_EQ(terminal.out.find("step 4/4"), std::string::npos);
@@ -196,18 +196,32 @@ TEST_F(Shows, APipeGetsLinesAndATerminalAScreen) {
   EXPECT_NE(terminal.out.find("▁"), std::string::npos);
 }
 
+/// One that takes no escape sequences, and one in which the screen would scroll away.
+TEST_F(Shows, TerminalsThatCannotHoldAScreenGetLines) {
+  const std::string line = Workspace::line({1, false}, call(4, ""));
+  for (const std::string& command :
+       {"TERM=dumb script -qec '" + line + "' /dev/null < /dev/null",
+        "TERM=xterm script -qec 'stty rows 4; " + line + "' /dev/null < /dev/null"}) {
+    const Outcome terminal = at_->sh(command);
+    ASSERT_EQ(terminal.status, 0) << describe(terminal);
+    EXPECT_EQ(terminal.out.find("\033[4A"), std::string::npos) << describe(terminal);
+    EXPECT_NE(terminal.out.find("step 4/4  loss"), std::string::npos) << describe(terminal);
+  }
+}
+
 /// Every flag of every command is in the man page and in the completion, which a shell takes.
 TEST_F(Shows, TheManualHasEveryFlag) {
   at_->write("shardrun.1", run("manual").out);
   at_->write("completion", run("manual --bash").out);
   const std::string page = at_->read("shardrun.1"), completion = at_->read("completion");
-  for (const char* command : {"train", "plan", "explain", "bench", "manual"}) {
+  for (const char* command :
+       {"train", "plan", "explain", "bench", "manual", "model gpt", "bench step"}) {
     const Outcome help = run(std::string(command) + " --help");
     std::istringstream lines(help.out);
     for (std::string line; std::getline(lines, line);) {
       const size_t begin = line.find("--");
       if (line.rfind("  -", 0) != 0 || begin == std::string::npos) continue;
-      std::string flag = line.substr(begin, line.find_first_of(" =,", begin) - begin);
+      std::string flag = line.substr(begin, line.find_first_of(" =,{", begin) - begin);
       EXPECT_NE(completion.find(" " + flag), std::string::npos) << flag;
       for (size_t at = 0; (at = flag.find('-', at)) != std::string::npos; at += 2)
         flag.insert(at, "\\");
@@ -218,9 +232,11 @@ TEST_F(Shows, TheManualHasEveryFlag) {
       "bash -c 'set -u; . ./completion; COMP_WORDS=(shardrun plan --htm); COMP_CWORD=2; "
       "_shardrun; "
       "echo ${COMPREPLY[@]}; COMP_WORDS=(shardrun exp); COMP_CWORD=1; _shardrun; "
+      "echo ${COMPREPLY[@]}; COMP_WORDS=(shardrun model g); COMP_CWORD=2; _shardrun; "
+      "echo ${COMPREPLY[@]}; COMP_WORDS=(shardrun model gpt --expe); COMP_CWORD=3; _shardrun; "
       "echo ${COMPREPLY[@]}'");
   EXPECT_EQ(words.status, 0) << describe(words);
-  EXPECT_EQ(words.out, "--html\nexplain export\n");
+  EXPECT_EQ(words.out, "--html\nexplain export\ngpt gat gns\n--experts\n");
 }
 
 /// A second call knows the rules of the first, on one rank's word, and makes the same plan.

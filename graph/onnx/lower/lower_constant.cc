@@ -43,16 +43,23 @@ void constant_of_shape(NodeContext& c) {
   c.out(c.b.fill(value.at(0), value.dtype(), shape));
 }
 
-/// start, start + delta, … before limit. Integers of any length; floats are computed now.
+/// start, start + delta, … before limit. Integers of any length; floats are computed now. The newer
+/// exporter writes torch.arange(1.0, 6) with a limit of integers: then all are floats, as there.
 void range(NodeContext& c) {
   c.ignore("stash_type");
-  const Tensor &start = c.known(0, "start"), &limit = c.known(1, "limit"),
-               &delta = c.known(2, "delta");
+  Tensor start = c.known(0, "start"), limit = c.known(1, "limit"), delta = c.known(2, "delta");
   SR_REQUIRE(start.count() == 1 && limit.count() == 1 && delta.count() == 1, invalid_input,
              "wants three scalars");
-  const DType dtype = start.dtype();
-  SR_REQUIRE(limit.dtype() == dtype && delta.dtype() == dtype, invalid_input, "start is ",
-             start.type(), ", limit ", limit.type(), ", delta ", delta.type());
+  DType dtype = start.dtype();
+  if (c.call() != nullptr) {
+    for (const Tensor* given : {&limit, &delta})
+      if (!is_float(dtype)) dtype = given->dtype();
+    for (Tensor* given : {&start, &limit, &delta})
+      if (is_float(dtype) && !is_float(given->dtype())) *given = convert(*given, dtype);
+  }
+  SR_REQUIRE(start.dtype() == dtype && limit.dtype() == dtype && delta.dtype() == dtype,
+             invalid_input, "start is ", start.type(), ", limit ", limit.type(), ", delta ",
+             delta.type());
   SR_REQUIRE(delta.at(0) != 0, invalid_input, "delta is 0");
   const double steps = std::ceil((limit.at(0) - start.at(0)) / delta.at(0));
   SR_REQUIRE(std::isfinite(steps) && steps < 1e15, invalid_input, "is not finite");

@@ -1,7 +1,7 @@
 // Lowering of products: MatMul, Gemm, Einsum.
 #include <algorithm>
 #include <map>
-#include <set>
+#include <optional>
 
 #include "graph/onnx/lower/lowering.h"
 
@@ -42,6 +42,47 @@ Term reduce_private(NodeContext& c, Term term, const std::string& others) {
       kept += term.letters[d];
   }
   return {kept, c.b.sum(term.value, axes, false)};
+}
+
+/// The first letter that stands twice in a term's, and where; none where all are distinct.
+std::optional<std::pair<size_t, size_t>> repeated(const std::string& letters) {
+  for (size_t first = 0; first < letters.size(); ++first) {
+    const size_t second = letters.find(letters[first], first + 1);
+    if (second != std::string::npos) return {{first, second}};
+  }
+  return std::nullopt;
+}
+
+/// The diagonals along repeated letters, each of which stands once then.
+Term diagonals(NodeContext& c, Term term) {
+  Builder& b = c.b;
+  while (const auto pair = repeated(term.letters)) {
+    const auto [first, second] = *pair;
+    const Shape& shape = b.shape(term.value);
+    const int64_t n = shape[first];
+    SR_REQUIRE(shape[second] == n, invalid_input, "a letter that an operand has twice, '",
+               term.letters[first], "', is of the sizes ", n, " and ", shape[second]);
+    std::vector<int64_t> perm;
+    Shape flat;
+    std::string letters;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (d == first || d == second) continue;
+      perm.push_back(static_cast<int64_t>(d));
+      flat.push_back(shape[d]);
+      letters += term.letters[d];
+    }
+    perm.push_back(static_cast<int64_t>(first));
+    perm.push_back(static_cast<int64_t>(second));
+    flat.push_back(element_count({n, n}));
+    letters += term.letters[first];
+    // Of a matrix's n * n elements every (n + 1)-th.
+    Shape starts(flat.size(), 0), steps(flat.size(), 1);
+    steps.back() = n + 1;
+    const V rows = b.reshape(b.transpose(term.value, perm), flat);
+    term = {letters,
+            b.add("slice", {rows}, {{"starts", starts}, {"ends", flat}, {"steps", steps}})};
+  }
+  return term;
 }
 
 /// The product of two terms, with the letters of `kept` that are theirs, in that order.
@@ -103,7 +144,7 @@ void multiply_smallest(NodeContext& c, std::vector<Term>& terms, const std::stri
   }
 }
 
-/// No repeated letter in one operand, ellipses spelt out as letters.
+/// Ellipses are spelt out as letters, diagonals taken first.
 void einsum(NodeContext& c) {
   Builder& b = c.b;
   std::string equation = c.attr_s("equation", "");
@@ -129,6 +170,7 @@ void einsum(NodeContext& c) {
        letter = letter == 'Z' ? 'a' : static_cast<char>(letter + 1)) {
     if (equation.find(letter) == std::string::npos) spare += letter;
   }
+  std::map<char, int> seen;
   for (size_t i = 0; i < terms.size(); ++i) {
     Term& term = terms[i];
     term.value = c.in(i);
@@ -143,16 +185,11 @@ void einsum(NodeContext& c) {
     }
     SR_REQUIRE(static_cast<int64_t>(term.letters.size()) == b.rank(term.value), invalid_input,
                "equation '", equation, "' does not fit ", b.type(term.value));
-    const std::set<char> distinct(term.letters.begin(), term.letters.end());
-    SR_REQUIRE(distinct.size() == term.letters.size(), unsupported, "equation '", equation,
-               "' repeats a letter in one operand (a diagonal)");
+    for (char letter : term.letters) ++seen[letter];
+    term = diagonals(c, term);
   }
   if (const size_t dots = out.find("..."); dots != std::string::npos) out.replace(dots, 3, widest);
   if (arrow == std::string::npos) {
-    std::map<char, int> seen;
-    for (const Term& term : terms) {
-      for (char letter : term.letters) ++seen[letter];
-    }
     out = widest;
     for (const auto& [letter, times] : seen) {
       if (times == 1 && widest.find(letter) == std::string::npos) out += letter;

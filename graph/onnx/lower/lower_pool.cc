@@ -104,6 +104,18 @@ std::vector<double> counts_along(NodeContext& c, const Window& w, int64_t size, 
   return out;
 }
 
+/// The number that PyTorch's call divides the sums by, whatever a window's size: AveragePool has no
+/// place for it.
+std::optional<double> called_divisor(NodeContext& c) {
+  for (const char* target : {"aten.avg_pool2d", "aten.avg_pool3d"}) {
+    if (const FxCall* call = c.call_of(target)) {
+      const double divisor = call->number(6, "divisor_override", 0);
+      if (divisor != 0) return divisor;
+    }
+  }
+  return std::nullopt;
+}
+
 void average_pool(NodeContext& c) {
   Builder& b = c.b;
   const V x = c.in(0);
@@ -113,6 +125,10 @@ void average_pool(NodeContext& c) {
   const Shape out = pooled_sizes(c, windows, spatial);
   const bool include_pad = c.attr_i("count_include_pad", 0) != 0;
   const V sum = b.add("sum_pool", {x}, pool_attrs(windows, spatial, out));
+  if (const std::optional<double> divisor = called_divisor(c)) {
+    c.restored(str("divisor_override=", *divisor));
+    return c.out(b.with("div", sum, *divisor));
+  }
   // The inverse counts of all dims together, each dim of size 1 where its windows are alike.
   Shape shape;
   std::vector<double> inverse = {1};
@@ -187,6 +203,51 @@ struct Resized {
 /// Each is looked up, by numbers that stand in the graph.
 constexpr int64_t kMostResized = int64_t{1} << 24;
 
+/// The scales of spatial dims that PyTorch's call has, in their order; none where it has none. The
+/// newer exporter writes sizes alone for some, of which another scale follows where a size was
+/// rounded. Forms: (x, size, [align_corners,] scales) with a list or a number for each dim.
+std::vector<double> called_scales(NodeContext& c) {
+  std::vector<double> out;
+  const FxCall* call = c.call();
+  if (call == nullptr || call->target.find("upsample_") == std::string::npos) return out;
+  std::vector<FxArgument> given;
+  for (size_t i = 2; i < call->positional.size(); ++i) given.push_back(call->positional[i]);
+  for (const char* name : {"scale_factors", "scales", "scales_d", "scales_h", "scales_w"})
+    if (const auto named = call->named.find(name); named != call->named.end())
+      given.push_back(named->second);
+  for (const FxArgument& argument : given) {
+    for (const FxArgument& item : argument.items.empty() ? std::vector{argument} : argument.items)
+      if (const std::optional<double> scale = item.number(); scale && *scale > 0)
+        out.push_back(*scale);
+  }
+  return out;
+}
+
+/// Gives sizes that PyTorch computed from scales these scales, where they are not those of the
+/// sizes.
+void restore_scales(NodeContext& c, const Ints& axes, std::vector<Resized>& resized) {
+  const std::vector<double> scales = called_scales(c);
+  const Shape& x = c.b.shape(c.in(0));
+  if (scales.size() + 2 != x.size() ||
+      c.attr_s("coordinate_transformation_mode", "half_pixel") == "align_corners")
+    return;
+  std::vector<Resized> out = resized;
+  bool other = false;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i] < 2) continue;
+    const double scale = scales[static_cast<size_t>(axes[i]) - 2];
+    const auto from = static_cast<double>(x[static_cast<size_t>(axes[i])]);
+    if (std::floor(from * scale) != static_cast<double>(out[i].to)) return;
+    other = other || out[i].scale != scale;
+    out[i].scale = scale;
+  }
+  if (!other) return;
+  std::string text;
+  for (double scale : scales) text += str(text.empty() ? "" : ", ", scale);
+  c.restored(str("scale_factor=", text));
+  resized = std::move(out);
+}
+
 /// Sizes and scales of the resized axes, from `scales` or `sizes`.
 std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
   const Shape& x = c.b.shape(c.in(0));
@@ -218,7 +279,10 @@ std::vector<Resized> resized_axes(NodeContext& c, const Ints& axes) {
     if (i == 0 || (policy == "not_larger" ? scale < common : scale > common)) common = scale;
     out.push_back({sizes[i], scale});
   }
-  if (policy == "stretch") return out;
+  if (policy == "stretch") {
+    restore_scales(c, axes, out);
+    return out;
+  }
   if (policy != "not_larger" && policy != "not_smaller")
     c.refuse_attr("keep_aspect_ratio_policy", "supported are stretch, not_larger and not_smaller");
   for (size_t i = 0; i < axes.size(); ++i) {

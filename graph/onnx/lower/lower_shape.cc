@@ -294,6 +294,31 @@ void sequence_length(NodeContext& c) {
   c.out(c.b.constant(Tensor::scalar_i64(static_cast<int64_t>(sequence_in(c).size()))));
 }
 
+/// The body, written out for each item of a sequence. Further inputs are sequences of as many, or
+/// tensors that all items share. The newer exporter writes torch.hstack and its kin so.
+void sequence_map(NodeContext& c) {
+  const std::string name = c.b.node_name;
+  const auto* body = c.find("body");
+  SR_REQUIRE(body != nullptr, invalid_input, "has no body");
+  const size_t turns = sequence_in(c).size();
+  std::vector<std::vector<V>> results(c.output_count());
+  for (size_t turn = 0; turn < turns; ++turn) {
+    std::vector<V> in;
+    for (size_t i = 0; i < c.input_count(); ++i) {
+      const std::vector<V>* items = c.b.items(c.in(i));
+      SR_REQUIRE(items == nullptr || items->size() == turns, invalid_input, "input ", i, " has ",
+                 items->size(), " items, input 0 has ", turns);
+      in.push_back(items == nullptr ? c.in(i) : (*items)[turn]);
+    }
+    const std::vector<V> out = c.lower_subgraph(body->g(), in, str(c.stream, "#", turn, "/"), {});
+    SR_REQUIRE(out.size() == results.size(), invalid_input, "body has ", out.size(),
+               " outputs, the node ", results.size());
+    for (size_t i = 0; i < out.size(); ++i) results[i].push_back(out[i]);
+  }
+  c.b.node_name = name;
+  for (size_t i = 0; i < results.size(); ++i) c.out(i, c.b.sequence(std::move(results[i])));
+}
+
 void concat_from_sequence(NodeContext& c) {
   std::vector<V> items = sequence_in(c);
   SR_REQUIRE(!items.empty(), invalid_input, "the sequence is empty");
@@ -415,6 +440,7 @@ constexpr Lowering kShapeLowerings[] = {{"Shape", 1, shape},
                                         {"SequenceEmpty", 11, sequence_empty},
                                         {"SequenceInsert", 11, sequence_insert},
                                         {"SequenceLength", 11, sequence_length},
+                                        {"SequenceMap", 17, sequence_map},
                                         {"ConcatFromSequence", 11, concat_from_sequence},
                                         {"Pad", 11, pad},
                                         {"Trilu", 14, trilu},

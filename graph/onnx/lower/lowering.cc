@@ -6,9 +6,14 @@
 
 namespace shardrun::importer {
 
-const FxCall* NodeContext::call_of(const std::string& target) const {
+const FxCall* NodeContext::call() const {
   if (!std::exchange(call_is_read_, true)) call_ = fx_call_of(proto);
-  return call_ && call_->target == target ? &*call_ : nullptr;
+  return call_ ? &*call_ : nullptr;
+}
+
+const FxCall* NodeContext::call_of(const std::string& target) const {
+  const FxCall* noted = call();
+  return noted != nullptr && noted->target == target ? noted : nullptr;
 }
 
 bool NodeContext::has(size_t i) const {

@@ -27,7 +27,9 @@ class NodeContext {
   const int64_t opset;
 
   const std::string& op() const { return proto.op_type(); }
-  /// The call of PyTorch's that the node was made from, if it notes one of `target`
+  /// The call of PyTorch's that the node was made from, if it notes one, else null.
+  const FxCall* call() const;
+  /// That call, if it is one of `target`
   /// ("aten.embedding"), else null.
   const FxCall* call_of(const std::string& target) const;
   size_t input_count() const { return inputs_.size(); }

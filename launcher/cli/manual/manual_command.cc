@@ -39,20 +39,24 @@ std::string names_of(const CLI::Option& option) {
   return option.get_name(false, true) + (takes ? " " + option.get_type_name() : "");
 }
 
+/// A section for a command, and one for each of its own: "model gpt".
+void add_sections(std::ostream& out, const CLI::App& command, const std::string& before) {
+  const std::string name = before + command.get_name();
+  out << ".SH SHARDRUN " << troff(name) << "\n" << troff(command.get_description()) << "\n";
+  for (const CLI::Option* option : command.get_options()) {
+    out << ".TP\n\\fB" << troff(names_of(*option)) << "\\fR\n"
+        << troff(option->get_description()) << "\n";
+  }
+  for (const CLI::App* own : command.get_subcommands(nullptr)) add_sections(out, *own, name + " ");
+}
+
 std::string man_page(const CLI::App& app) {
   std::ostringstream out;
   out << ".TH SHARDRUN 1 \"\" \"shardrun " << version() << "\"\n.SH NAME\n"
       << "shardrun \\- train an ONNX model on many processes\n.SH SYNOPSIS\n"
       << ".B shardrun\n[COMMAND] [OPTIONS] MODEL.onnx\n.SH DESCRIPTION\n"
       << troff(app.get_description()) << "\n";
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    out << ".SH SHARDRUN " << troff(command->get_name()) << "\n"
-        << troff(command->get_description()) << "\n";
-    for (const CLI::Option* option : command->get_options()) {
-      out << ".TP\n\\fB" << troff(names_of(*option)) << "\\fR\n"
-          << troff(option->get_description()) << "\n";
-    }
-  }
+  for (const CLI::App* command : app.get_subcommands(nullptr)) add_sections(out, *command, "");
   return out.str();
 }
 
@@ -66,26 +70,44 @@ std::string flags_of(const CLI::App& command) {
   return out;
 }
 
-/// The flags of the command that the line names, of train where it names none, and else files.
-std::string completion(const CLI::App& app) {
-  std::ostringstream cases;
-  std::string names;
+std::string commands_of(const CLI::App& app) {
+  std::string out;
+  for (const CLI::App* command : app.get_subcommands(nullptr))
+    out += (out.empty() ? "" : " ") + command->get_name();
+  return out;
+}
+
+/// What bash matches the line's first two words with, and the words and flags that go on.
+void add_cases(std::ostream& out, const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    names += (names.empty() ? "" : " ") + command->get_name();
-    cases << "    " << command->get_name() << ") flags=\"" << flags_of(*command) << "\" ;;\n";
+    const std::string& name = command->get_name();
+    for (const CLI::App* own : command->get_subcommands(nullptr)) {
+      out << "    \"" << name << " " << own->get_name() << "\") flags=\"" << flags_of(*own)
+          << "\" ;;\n";
+    }
+    out << "    \"" << name << " \"*) flags=\"" << flags_of(*command) << "\" words=\""
+        << commands_of(*command) << "\" ;;\n";
   }
+}
+
+/// The flags of the command that the line names, of train where it names none; commands where one
+/// may stand, and else files.
+std::string completion(const CLI::App& app) {
   std::ostringstream out;
   out << "# bash completion of shardrun, made by 'shardrun manual --bash'\n"
       << "_shardrun() {\n"
-      << "  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} flags=\n"
-      << "  case $command in\n"
-      << cases.str() << "    *) flags=\"" << flags_of(*app.get_subcommand("train")) << "\" ;;\n"
+      << "  local word=${COMP_WORDS[COMP_CWORD]} flags= words=\n"
+      << "  case \"${COMP_WORDS[1]-} ${COMP_WORDS[2]-}\" in\n";
+  add_cases(out, app);
+  out << "    *) flags=\"" << flags_of(*app.get_subcommand("train")) << "\" ;;\n"
       << "  esac\n"
       << "  if [[ $word == -* ]]; then\n"
       << "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
+      << "  elif [ \"$COMP_CWORD\" -eq 2 ] && [ -n \"$words\" ]; then\n"
+      << "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
       << "  else\n"
       << "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
-      << "    [ \"$COMP_CWORD\" -eq 1 ] && COMPREPLY+=($(compgen -W \"" << names
+      << "    [ \"$COMP_CWORD\" -eq 1 ] && COMPREPLY+=($(compgen -W \"" << commands_of(app)
       << "\" -- \"$word\"))\n"
       << "  fi\n"
       << "  return 0\n"

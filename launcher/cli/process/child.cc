@@ -145,7 +145,7 @@ std::vector<std::string> launcher_words(const std::string& command) {
   std::vector<std::string> words = shell_words(command, "--mpirun");
   if (!program_exists(words[0])) {
     throw Failure(Failure::Kind::call, "--mpirun: there is no program '" + words[0] +
-                                           "'; install MPI, or give --launcher threads");
+                                           "'; install MPI, or name the launcher that is here");
   }
   constexpr const char* kAsRoot = "--allow-run-as-root";
   const bool allowed = std::find(words.begin(), words.end(), kAsRoot) != words.end() ||

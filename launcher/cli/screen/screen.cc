@@ -13,7 +13,7 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr size_t kBar = 24, kSparkline = 40;
+constexpr size_t kBar = 24, kSparkline = 40, kLines = 4;
 constexpr double kApart = 0.1;  // seconds between two drawings
 
 std::string text(const char* pattern, auto... values) {
@@ -22,11 +22,17 @@ std::string text(const char* pattern, auto... values) {
   return out;
 }
 
+/// 0 by 0 where it is not known.
+winsize terminal_size() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = {};
+  return size;
+}
+
 int terminal_columns() {
   constexpr int kUsual = 80;
-  winsize size{};
-  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? size.ws_col : kUsual;
+  const winsize size = terminal_size();
+  return size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
 /// Does the terminal show what is not ASCII, as the first of these that is set says?
@@ -154,6 +160,11 @@ std::vector<std::string> Screen::lines() const {
   if (means.size() > fits) means.erase(means.begin(), means.end() - static_cast<int64_t>(fits));
   out[1] = loss.substr(0, columns_) + sparkline(means, ascii_);
   return out;
+}
+
+bool ScreenPainter::fits() {
+  const int rows = terminal_size().ws_row;
+  return rows == 0 || rows > static_cast<int>(kLines);
 }
 
 ScreenPainter::ScreenPainter(int64_t steps) : screen_(steps, terminal_columns(), !shows_utf8()) {}

@@ -55,6 +55,9 @@ class Screen {
 class ScreenPainter {
  public:
   explicit ScreenPainter(int64_t steps);
+  /// Has the terminal room for the lines and the cursor? Where they scroll away they would be drawn
+  /// in other places.
+  static bool fits();
   void step(const StepReport& report);
   void eval(const EvalReport& report);
   /// What `print` prints stays above the lines.

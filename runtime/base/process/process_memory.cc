@@ -21,10 +21,21 @@ ProcessMemory process_memory() {
   return out;
 }
 
+namespace {
+
+/// Where another allocator stands in for glibc's, these calls are the first that glibc's hears of:
+/// it then sets itself up, and a thread that comes meanwhile finds that half done.
+std::mutex one_at_a_time;
+
+}  // namespace
+
+int64_t heap_in_use() {
+  const std::lock_guard lock(one_at_a_time);
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+}
+
 void trim_heap() {
-  // Where another allocator stands in for glibc's, this is the first that glibc's hears of: it then
-  // sets itself up, and a thread that comes meanwhile finds that half done.
-  static std::mutex one_at_a_time;
   const std::lock_guard lock(one_at_a_time);
   malloc_trim(0);
 }

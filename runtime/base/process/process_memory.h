@@ -14,6 +14,9 @@ struct ProcessMemory {
 };
 ProcessMemory process_memory();
 
+/// Bytes of the heap that are in use; 0 where the allocator does not say.
+int64_t heap_in_use();
+
 /// Gives what the heap has free back to the system, which else keeps much of what planning took.
 void trim_heap();
 

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <numeric>
+
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/import_test.h"
@@ -187,6 +190,65 @@ TEST_F(OnnxImport, SequencesOfConstantPositionsDissolve) {
   const Tensor y =
       evaluate_graph(import(b), {{"x", floats({2, 6}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11})}})[0];
   EXPECT_EQ(y.to_ints(), (std::vector<int64_t>{4, 5, 10, 11}));
+}
+
+/// A letter that one operand has twice: its diagonal.
+TEST_F(OnnxImport, EinsumsOfDiagonals) {
+  struct Case {
+    const char* equation;
+    Shape x, z;  // no z: one operand
+    std::vector<int64_t> want;
+  };
+  for (const Case& c :
+       {Case{"ii->i", {3, 3}, {}, {0, 4, 8}}, Case{"ii", {3, 3}, {}, {12}},
+        Case{"iij->ji", {2, 2, 2}, {}, {0, 6, 1, 7}}, Case{"bii->b", {2, 2, 2}, {}, {3, 11}},
+        Case{"iii->i", {2, 2, 2}, {}, {0, 7}}, Case{"...ii->...i", {2, 2, 2}, {}, {0, 3, 4, 7}},
+        Case{"ii,ij->j", {2, 2}, {2, 2}, {6, 9}}, Case{"ijij->ij", {1, 2, 1, 2}, {}, {0, 3}}}) {
+    ModelBuilder b;
+    std::vector<std::string> names = {"x"};
+    std::map<std::string, Tensor> feeds;
+    const auto give = [&](const std::string& name, const Shape& shape) {
+      std::vector<float> numbers(static_cast<size_t>(element_count(shape)));
+      std::iota(numbers.begin(), numbers.end(), 0.0f);
+      b.input(name, shape);
+      feeds.emplace(name, floats(shape, numbers));
+    };
+    give("x", c.x);
+    if (!c.z.empty()) give(names.emplace_back("z"), c.z);
+    test::set_string(b.node("Einsum", names, {"y"}), "equation", c.equation);
+    b.output("y");
+    EXPECT_EQ(evaluate_graph(import(b), feeds)[0].to_ints(), c.want) << c.equation;
+  }
+  ModelBuilder uneven;
+  uneven.input("x", {2, 3});
+  test::set_string(uneven.node("Einsum", {"x"}, {"y"}), "equation", "ii->i");
+  uneven.output("y");
+  EXPECT_NE(refusal(uneven).find("twice, 'i', is of the sizes 2 and 3"), std::string::npos)
+      << refusal(uneven);
+}
+
+/// torch.arange(1.0, 6), as the newer exporter writes it. Without its call it is no ONNX.
+TEST_F(OnnxImport, RangesOfTwoTypesThatPyTorchWrote) {
+  for (const bool called : {true, false}) {
+    ModelBuilder b;
+    b.floats("start", {}, {1.0f});
+    b.ints("limit", {6}, true);
+    b.ints("delta", {1}, true);
+    auto& range = b.node("Range", {"start", "limit", "delta"}, {"y"});
+    if (called) {
+      test::add_metadata(&range, "pkg.torch.onnx.fx_node",
+                         "%arange : [num_users=1] = call_function[target=torch.ops.aten.arange."
+                         "start](args = (1.0, 6), kwargs = {})");
+    }
+    b.output("y");
+    if (called) {
+      const Tensor y = evaluate_graph(import(b), {})[0];
+      EXPECT_EQ(y.dtype(), DType::f32);
+      EXPECT_EQ(y.to_ints(), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+    } else {
+      EXPECT_NE(refusal(b).find("start is f32[], limit i64[]"), std::string::npos);
+    }
+  }
 }
 
 TEST_F(OnnxImport, Einsums) {

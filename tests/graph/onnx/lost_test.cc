@@ -91,6 +91,62 @@ TEST_F(LostEpsilon, TakenForZeroIsNoted) {
   EXPECT_FALSE(warns("add", "add_3"));
 }
 
+class LostScale : public test::ImportTest {};
+
+/// Half of 5 pixels is 2, and the newer exporter writes that size of an antialiased resize. PyTorch
+/// resizes by 0.5 all the same, not by 0.4.
+TEST_F(LostScale, OfASizeThatWasRounded) {
+  const auto resized = [&](const std::string& args, const std::string& size) {
+    test::ModelBuilder b;
+    b.input("x", {1, 1, 5, 4});
+    b.ints("sizes", {1, 1, 2, 2});
+    auto& node = b.node("Resize", {"x", "", "", "sizes"}, {"y"});
+    test::set_string(node, "mode", "linear");
+    test::set_int(node, "antialias", 1);
+    test::set_int(node, "exclude_outside", 1);
+    test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                       "%y : [num_users=1] = call_function[target=torch.ops.aten." + size +
+                           "](args = (" + args + "), kwargs = {})");
+    b.output("y");
+    std::vector<float> pixels;
+    for (int i = 0; i < 20; ++i) pixels.push_back(static_cast<float>(i * i % 17));
+    return evaluate_graph(import(b), {{"x", floats({1, 1, 5, 4}, pixels)}})[0];
+  };
+  // torch.nn.functional.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True)
+  const std::vector<double> want = {6.857143, 7.367347, 10.71429, 7.696428};
+  for (const char* args : {"%x, [2, 2], False, 0.5, 0.5", "%x, None, False, [0.5, 0.5]"}) {
+    const Tensor y = resized(args, "_upsample_bilinear2d_aa.default");
+    for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(y.at(i), want[static_cast<size_t>(i)], 1e-5) << i;
+    EXPECT_TRUE(noted("scale_factor=0.5, 0.5"));
+  }
+  // interpolate(x, size=(2, 2), mode="bilinear", antialias=True)
+  const std::vector<double> by_size = {8.188313, 7.7013, 8.415584, 6.357142};
+  const Tensor y = resized("%x, [2, 2], False, None, None", "_upsample_bilinear2d_aa.default");
+  for (int64_t i = 0; i < 4; ++i) EXPECT_NEAR(y.at(i), by_size[static_cast<size_t>(i)], 1e-5) << i;
+  EXPECT_TRUE(report.restored.empty());
+}
+
+class LostDivisor : public test::ImportTest {};
+
+/// torch.nn.functional.avg_pool2d(x, 2, divisor_override=3)
+TEST_F(LostDivisor, OfAnAverage) {
+  for (const auto& [divisor, want] : {std::pair{"3", 14.0 / 3}, std::pair{"None", 14.0 / 4}}) {
+    test::ModelBuilder b;
+    b.input("x", {1, 1, 2, 2});
+    auto& node = b.node("AveragePool", {"x"}, {"y"});
+    test::set_ints(node, "kernel_shape", {2, 2});
+    test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                       std::string("%y : [num_users=1] = call_function[target=torch.ops.aten."
+                                   "avg_pool2d.default](args = (%x, [2, 2], [], [0, 0], False, "
+                                   "True, ") +
+                           divisor + "), kwargs = {})");
+    b.output("y");
+    const Tensor y = evaluate_graph(import(b), {{"x", floats({1, 1, 2, 2}, {2, 3, 4, 5})}})[0];
+    EXPECT_NEAR(y.at(0), want, 1e-6) << divisor;
+    EXPECT_EQ(noted("divisor_override=3"), divisor == std::string("3"));
+  }
+}
+
 TEST(LostWeights, OfAFreshModelAreRestoredAndNoted) {
   const GoldenModel model = test::load_golden("lost_fresh", "dynamo_default", {});
   EXPECT_TRUE(

@@ -81,7 +81,7 @@ TEST_F(OnnxSubgraphs, ALoopMayFillASequence) {
   add_node(body, "Less", {"next", "n3"}, {"goes_on"});
   b.node("SequenceAt", {"rows", "n0"}, {"first"});
   b.node("SequenceInsert", {"rows", "first", "last"}, {"more"});
-  test::set_int(b.node("ConcatFromSequence", {"more"}, {"y"}), "axis", 0);
+  set_int(b.node("ConcatFromSequence", {"more"}, {"y"}), "axis", 0);
   b.output("y", {8});
   EXPECT_EQ(evaluate_graph(import(b), {{"x", floats({3, 2}, {1, 2, 3, 4, 5, 6})}})[0].to_ints(),
             (Ints{1, 2, 3, 4, 1, 2, 5, 6}));
@@ -99,7 +99,7 @@ TEST_F(OnnxSubgraphs, ACountAloneIgnoresTheBodysCondition) {
                           {"i", "condition", "a"}, {"still", "b"});
     add_node(body, "ReduceSum", {"a"}, {"sum"});
     add_node(body, "Cast", {"sum"}, {"still"});
-    test::set_int(*body.mutable_node(1), "to", ::onnx::TensorProto::BOOL);
+    set_int(*body.mutable_node(1), "to", ::onnx::TensorProto::BOOL);
     add_node(body, "Add", {"a", "a"}, {"b"});
     b.output("y", {2});
     if (counts) {
@@ -308,6 +308,35 @@ TEST_F(OnnxSubgraphs, RunningAveragesInABranchOfDataAreRefused) {
   b.output("loss");
   const std::string got = refusal(b);
   EXPECT_NE(got.find("a branch moves running averages"), std::string::npos) << got;
+}
+
+/// torch.hstack is a SequenceMap and a ConcatFromSequence: the body of each item, with what all
+/// share and what each has of its own.
+TEST_F(OnnxSubgraphs, ASequenceMapIsWrittenOut) {
+  const auto mapped = [](bool fewer) {
+    ModelBuilder b(17);
+    b.input("x", {2, 2});
+    b.input("z", {2, 1});
+    b.input("shared", {2, 1});
+    b.node("SequenceConstruct", {"x", "z"}, {"s"});
+    b.node("SequenceConstruct", fewer ? Names{"z"} : Names{"z", "x"}, {"t"});
+    auto& node = b.node("SequenceMap", {"s", "shared", "t"}, {"sums", "products"});
+    auto& body = subgraph(node, "body", {"item", "all", "own"}, {"sum", "product"});
+    add_node(body, "Add", {"item", "all"}, {"sum"});
+    add_node(body, "Mul", {"item", "own"}, {"product"});
+    set_int(b.node("ConcatFromSequence", {"sums"}, {"y"}), "axis", 1);
+    set_int(b.node("ConcatFromSequence", {"products"}, {"p"}), "axis", 1);
+    b.output("y");
+    b.output("p");
+    return b;
+  };
+  const std::vector<Tensor> out =
+      evaluate_graph(import(mapped(false)), {{"x", floats({2, 2}, {1, 2, 3, 4})},
+                                             {"z", floats({2, 1}, {5, 6})},
+                                             {"shared", floats({2, 1}, {10, 20})}});
+  EXPECT_EQ(out[0].to_ints(), (std::vector<int64_t>{11, 12, 15, 23, 24, 26}));
+  EXPECT_EQ(out[1].to_ints(), (std::vector<int64_t>{5, 10, 5, 10, 18, 24, 18, 24}));
+  EXPECT_NE(refusal(mapped(true)).find("input 2 has 1 items, input 0 has 2"), std::string::npos);
 }
 
 }  // namespace

@@ -189,8 +189,9 @@ TEST_F(ClusterOption, CalibrateShowsWhatItIsAt) {
   const Outcome quiet = at_->shardrun(call + "1e-9 --quiet");
   EXPECT_EQ(quiet.status, 0) << describe(quiet);
   EXPECT_EQ(quiet.out, "") << describe(quiet);
-  const Outcome terminal = at_->sh("script -qec '" + Workspace::line({1, true}, call + "1.5") +
-                                   "' /dev/null < /dev/null");
+  const Outcome terminal =
+      at_->sh("TERM=xterm script -qec '" + Workspace::line({1, true}, call + "1.5") +
+              "' /dev/null < /dev/null");
   ASSERT_EQ(terminal.status, 0) << describe(terminal);
   EXPECT_NE(terminal.out.find("\r\033[Kcalibrating, 1 s: "), std::string::npos) << terminal.out;
   EXPECT_NE(terminal.out.find("\r\033[Kmeasured "), std::string::npos) << terminal.out;

@@ -102,6 +102,23 @@ TEST_F(ProcessMemory, RunsMeetNoKiller) {
   }
 }
 
+/// What planning holds is within the limit of the rank that plans, however many searches it takes:
+/// here some twenty of 5 MiB and more, with an arena of 31 MiB.
+TEST_F(ProcessMemory, PlanningMeetsNoKiller) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
+  const Outcome model = at_.shardrun(
+      "model unet --width 32 --levels 3 --blocks 1 --heads 2 --groups 8 --channels 3 --image 32 "
+      "--no-weights -o unet.onnx");
+  ASSERT_EQ(model.status, 0) << describe(model);
+  constexpr int64_t kArena = 31 * kMiB;
+  const Groups group(1, kArena + 96 * kMiB);
+  if (!group.made()) GTEST_SKIP() << "no control groups with a limit of memory here";
+  const Outcome plan =
+      at_.sh("sh -c '" + group.enter() +
+             "exec " SHARDRUN_COMMAND " plan unet.onnx --ranks 2 --batch 8 --arena 31MiB'");
+  EXPECT_EQ(plan.status, 0) << describe(plan);
+}
+
 TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
   SKIP_WHERE_MEMORY_IS_SHADOWED();
   const Outcome none = at_.shardrun(mpi(2), job_ + " --memory 20MiB");
