@@ -31,14 +31,20 @@ void check_constants(const SimulateConstants& c) {
   }
 }
 
-void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,
-                    int64_t micro_batches) {
-  SR_REQUIRE(ranks <= cluster.size() || cluster.oversubscribes, invalid_input, "--stages ",
-             r.stages, ": ", ranks, " ranks, cluster '", cluster.name, "' has ", cluster.size(),
-             " devices");
+Pipeline pipeline_of(const SimulateRequest& r) {
+  const bool interleaved =
+      parse_choice("--schedule", kPipelineSchedules, r.schedule) == PipelineSchedule::interleaved;
+  SR_REQUIRE(r.stages > 1 || !interleaved, invalid_input,
+             "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
+  return {r.stages, interleaved ? r.chunks : 1};
+}
+
+/// All that does not depend on a plan. `ranks`: of all stages; 0: not known.
+void check_request(const SimulateRequest& r, int64_t ranks) {
   const auto wanted = [](bool holds, const char* flag, double got, const char* what) {
     SR_REQUIRE(holds, invalid_input, flag, " is ", got, ", wanted ", what);
   };
+  wanted(r.stages >= 1, "--stages", r.stages, "1 or more");
   wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
   check_constants(r.constants);
   wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
@@ -47,22 +53,25 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
          r.overlap_slowdown, "1 or more");
   wanted(r.jitter >= 0 && r.jitter < 1, "--jitter", r.jitter, "0 or more, and less than 1");
   wanted(r.draws >= 2, "--draws", r.draws, "2 or more");
-  SR_REQUIRE(r.stages == 1 || micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
-             " micro-batches are too many");
   for (const auto& [rank, factor] : r.slow) {
-    SR_REQUIRE(rank >= 0 && rank < ranks, invalid_input, "--slow ", rank, "=", factor,
-               ": there is no such rank, they are 0 to ", ranks - 1);
+    SR_REQUIRE(rank >= 0 && (ranks == 0 || rank < ranks), invalid_input, "--slow ", rank, "=",
+               factor, ": there is no such rank, they are 0 to ", ranks - 1);
     SR_REQUIRE(std::isfinite(factor) && factor >= 1, invalid_input, "--slow ", rank, "=", factor,
                ": wanted a factor of 1 or more");
   }
+  pipeline_of(r);
+  assumptions_named(r.assume);
+  if (!r.comm_streams.empty()) parse_choice("--comm-streams", kCommStreams, r.comm_streams);
 }
 
-Pipeline pipeline_of(const SimulateRequest& r) {
-  const bool interleaved =
-      parse_choice("--schedule", kPipelineSchedules, r.schedule) == PipelineSchedule::interleaved;
-  SR_REQUIRE(r.stages > 1 || !interleaved, invalid_input,
-             "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
-  return {r.stages, interleaved ? r.chunks : 1};
+void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,
+                    int64_t micro_batches) {
+  SR_REQUIRE(ranks <= cluster.size() || cluster.oversubscribes, invalid_input, "--stages ",
+             r.stages, ": ", ranks, " ranks, cluster '", cluster.name, "' has ", cluster.size(),
+             " devices");
+  SR_REQUIRE(r.stages == 1 || micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
+             " micro-batches are too many");
+  check_request(r, ranks);
 }
 
 /// The constants of a request, in the settings that follow from the rest of it.
@@ -190,9 +199,11 @@ SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& pla
 
 }  // namespace
 
-PlanRequest request_of_stage(World& world, const PlanRequest& request, int stages) {
+PlanRequest request_of_stage(World& world, const PlanRequest& request,
+                             const SimulateRequest& simulated) {
   return at_boundary([&] {
-    SR_REQUIRE(stages >= 1, invalid_input, "--stages is ", stages, ", wanted 1 or more");
+    check_request(simulated, request.ranks);
+    const int stages = simulated.stages;
     PlanRequest out = request;
     if (stages == 1) return out;
     SR_REQUIRE(request.ranks % stages == 0, invalid_input, "--stages ", stages, ": ", request.ranks,

@@ -84,7 +84,7 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
     throw Failure(Failure::Kind::call,
                   "say for how many ranks: --ranks 8, or a --mesh with all its sizes");
   }
-  args.plan = request_of_stage(world, args.plan, request.stages);
+  args.plan = request_of_stage(world, args.plan, request);
   const auto [model, plan, tried] = load_and_plan(world, args);
   const SimulateReport report = shardrun::simulate(world, model, plan, request);
   if (!world.leader()) return 0;
@@ -95,17 +95,21 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
 }
 
 void add_failure_options(CLI::App& app, SimulateRequest& r) {
-  app.add_option("--mtbf", r.mtbf_hours,
-                 "Hours between failures of one rank, on average (Llama 3's on H100s: 50700): "
-                 "prints the goodput")
-      ->check(CLI::PositiveNumber);
+  CLI::Option* const mtbf =
+      app.add_option("--mtbf", r.mtbf_hours,
+                     "Hours between failures of one rank, on average (Llama 3's on H100s: 50700): "
+                     "prints the goodput")
+          ->check(CLI::PositiveNumber);
   app.add_option("--checkpoint-minutes", r.checkpoint_minutes, "--mtbf: between checkpoints")
+      ->needs(mtbf)
       ->capture_default_str();
   app.add_option("--checkpoint-stall", r.checkpoint_stall_seconds,
                  "--mtbf: seconds that training waits for a checkpoint")
+      ->needs(mtbf)
       ->capture_default_str();
   app.add_option("--restart-minutes", r.restart_minutes,
                  "--mtbf: from a failure until training goes on")
+      ->needs(mtbf)
       ->capture_default_str();
 }
 
@@ -119,8 +123,11 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
                  "Pipeline stages over which the layers and --ranks are divided (simulated "
                  "only: they cannot be run)")
       ->capture_default_str();
-  app.add_option("--schedule", r.schedule, "--stages: 1f1b or interleaved")->capture_default_str();
+  CLI::Option* const schedule =
+      app.add_option("--schedule", r.schedule, "--stages: 1f1b or interleaved")
+          ->capture_default_str();
   app.add_option("--chunks", r.chunks, "--schedule interleaved: parts of the model on each stage")
+      ->needs(schedule)
       ->capture_default_str();
   app.add_option("--assume", r.assume,
                  "megatron: full recomputation of layers, unfused attention, gradients reduced in "
@@ -142,10 +149,13 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
   app.add_option("--slow", simulate.slow,
                  "RANK=FACTOR: a rank whose kernels and host take so many times as long "
                  "(repeatable)");
-  app.add_option("--jitter", r.jitter,
-                 "Relative standard deviation of a rank's time for a micro-batch: prints p50 and "
-                 "p95 of the step");
-  app.add_option("--draws", r.draws, "--jitter: steps that are simulated")->capture_default_str();
+  CLI::Option* const jitter =
+      app.add_option("--jitter", r.jitter,
+                     "Relative standard deviation of a rank's time for a micro-batch: prints p50 "
+                     "and p95 of the step");
+  app.add_option("--draws", r.draws, "--jitter: steps that are simulated")
+      ->needs(jitter)
+      ->capture_default_str();
   add_failure_options(app, r);
   app.add_option("--trace", simulate.trace,
                  "Write the step's events to this file, for https://ui.perfetto.dev");

@@ -55,6 +55,14 @@ TEST(Simulate, RefusesWithASentence) {
   refused("--ranks 2 --slow 1=fast", "'1=fast' is not RANK=FACTOR");
   refused("--ranks 2 --slow 1=1.2 --slow 1=1.3", "rank 1 is there twice");
   refused("--ranks 3 --stages 2", "3 ranks are no multiple");
+  // Before a plan is looked for, which nothing fits.
+  for (const std::string flag : {"--jitter 2", "--slow 9=2", "--beside 0.5", "--input-rate 0",
+                                 "--assume nobody", "--comm-streams two", "--stages 0"})
+    refused("--ranks 2 --memory 1 " + flag, flag.substr(0, flag.find(' ')));
+  // What belongs to another flag is not passed over without it.
+  refused("--ranks 2 --draws 5", "--jitter");
+  refused("--ranks 2 --chunks 3", "--schedule");
+  refused("--ranks 2 --checkpoint-minutes 5", "--mtbf");
   refused("--ranks 8 --stages 4", "4 parts, but the names of the model's nodes tell of 2 layers");
   refused("--ranks 2 --json same --trace same", "same");
   ASSERT_EQ(at.shardrun("plan m.onnx --mesh 8 --planner dp --cluster h100 -o p.json").status, 0);

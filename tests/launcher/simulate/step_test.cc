@@ -47,7 +47,9 @@ class SimulatedSteps : public testing::Test {
     wanted.mesh = mesh, wanted.planner = planner, wanted.cluster = cluster;
     wanted.ranks = mesh_ranks(mesh) * stages;
     wanted.with_evaluation = false;
-    wanted = request_of_stage(world_, wanted, stages);
+    SimulateRequest simulated;
+    simulated.stages = stages;
+    wanted = request_of_stage(world_, wanted, simulated);
     TrainingPlan plan = make_plan(world_, model, wanted);
     return plans_.emplace(key, ModelAndPlan{std::move(model), std::move(plan), ""}).first->second;
   }

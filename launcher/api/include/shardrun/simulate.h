@@ -60,9 +60,11 @@ struct SimulateReport {
   std::string trace;  // trace events of one step, as those of a profile (https://ui.perfetto.dev)
 };
 
-/// Of a plan's request: the limit of memory of a rank that holds one stage of so many, where none
-/// was given. Throws Failure(call): stages below 1, ranks that they do not divide.
-PlanRequest request_of_stage(World& world, const PlanRequest& request, int stages);
+/// Of a plan's request for the ranks of all stages: that for the ranks of one, with the limit of
+/// memory of a rank that holds one stage, where none was given. Throws Failure(call): ranks that
+/// the stages do not divide, and what `simulate` would refuse under any plan.
+PlanRequest request_of_stage(World& world, const PlanRequest& request,
+                             const SimulateRequest& simulated);
 
 /// Throws Failure(call): a request that cannot be met, named.
 SimulateReport simulate(World& world, const Model& model, const TrainingPlan& plan,
