@@ -44,14 +44,14 @@ struct LimitSettings {
   double capacity = 0.8;         // and its powers
   double close_capacity = 0.97;  // the same from a plan that nearly fits
   int capacities = 10;           // such powers
+  // Searches that are open at once.
+  int64_t open_bytes = int64_t{32} << 20;  // of the heap, whatever the limit
+  size_t stay_open = 2;                    // the last used, however large
 };
 constexpr LimitSettings kLimit;
 
 /// On more, strategies are combined from plans of meshes with so many.
 constexpr int kMostSearchedAxes = 3;
-
-constexpr int64_t kRoom = int64_t{32} << 20;  // bytes of searches that are open, in any case
-constexpr size_t kLatest = 2;                 // searches that stay open, however large
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -194,7 +194,7 @@ class Planning {
   /// Before the arena is allocated its bytes are free. Where searches hold more, those that were
   /// not used for the longest time are closed. What a search finds does not depend on when it was
   /// made.
-  void make_room() {
+  void close_unused() {
     std::vector<Version*> open;
     int64_t held = 0;
     for (Version& version : versions_) {
@@ -205,8 +205,8 @@ class Planning {
       }
     }
     std::sort(open.begin(), open.end(), [](Version* a, Version* b) { return a->used < b->used; });
-    const int64_t room = std::max(options_.memory_limit, kRoom);
-    for (size_t i = 0; i + kLatest < open.size() && held > room; ++i) {
+    const int64_t most = std::max(options_.memory_limit, kLimit.open_bytes);
+    for (size_t i = 0; i + kLimit.stay_open < open.size() && held > most; ++i) {
       held -= open[i]->heap_bytes;
       open[i]->search.reset();
       open[i]->step.reset();
@@ -217,7 +217,7 @@ class Planning {
   bool pose(Version& version) {
     version.used = ++uses_;
     if (version.search || !version.possible) return version.possible;
-    make_room();
+    close_unused();
     const int64_t before = heap_in_use();
     if (!version.options.recomputed.empty())
       version.step = with_recomputed(graph_, version.options.recomputed);
