@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/at.h"
+#include "base/printable.h"
 #include "choices.h"
 #include "graph/json_text.h"
 #include "graph/onnx/file/model_copy.h"
@@ -233,6 +234,7 @@ AnnotationRequests annotation_requests(const Model::Impl& model, const PlanReque
     check_known(str("annotations of ", node.label, " are"), node.configuration);
   for (const Annotations::Held& held : annotations.held)
     check_known(held_place(model, held) + " is", held.configuration);
+  for (std::string& note : out.notes) note = printable(note);
   return out;
 }
 
@@ -277,6 +279,8 @@ class Writing {
       const auto lies = plan_.values.find(value.name);
       if (!is_persistent(value.role) || value.type.shape.empty() || lies == plan_.values.end())
         continue;
+      // Gradients that add up over micro-batches may be parts of a sum, too.
+      if (!lies->second.partial.empty()) continue;
       const Sharding sharding = in_file(graph_.find(value.name), lies->second);
       by_sharding[to_string(sharding, plan_.mesh)].push_back(value.name);
     }
