@@ -99,6 +99,10 @@ std::vector<int> find_axes(const Mesh& mesh, const std::vector<int64_t>& index, 
 
 }  // namespace
 
+std::string held_key(const std::string& configuration) {
+  return std::string(kHeldPrefix) + configuration;
+}
+
 Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, const Shape& shape) {
   const size_t rank = shape.size();
   const std::vector<DeviceSharding::CutDim> cut = checked_cut(spec, shape);

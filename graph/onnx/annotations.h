@@ -3,11 +3,21 @@
 // They number devices, and name no mesh axes: a tensor that is cut along dim 1 over devices 0 and 1
 // has `cut` {1, 2} and `devices` {{0}, {1}}. On data=2,model=2 the sharding [{data}, -] of a matrix
 // has the cut {0, 2} and the devices {{0, 1}, {2, 3}}.
+//
+// They say how nodes read and leave values. How a parameter or the optimizer's state lies between
+// steps, they have no place for: the model's metadata_props say that, under the key
+// "shardrun.held.NAME" for configuration NAME, so that the file carries ZeRO, too:
+//
+//   {"mesh": "data=2,model=2", "held": [{"lies": "[{data}, -]", "values": ["wte", "adam_m/wte"]}]}
+//
+// Its mesh tells which devices an axis cuts over, no more: like annotations, what it says is of
+// devices, and holds on data=2,model=2 as well as on x=2,y=2.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,9 +55,19 @@ struct Annotations {
     std::string name;
     int64_t devices = 0;
   };
+  /// How values are held, as the text above.
+  struct Held {
+    std::string configuration;
+    std::string text;
+  };
   std::vector<Configuration> configurations;
   std::vector<NodeAnnotation> nodes;
+  std::vector<Held> held;
 };
+
+inline constexpr std::string_view kHeldPrefix = "shardrun.held.";
+/// The key of Held in the model's metadata.
+std::string held_key(const std::string& configuration);
 
 /// Of a node of the main graph: what became of it in the Graph.
 struct PlacedNode {

@@ -2,6 +2,7 @@
 #include "planner/schedule/demands.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/at.h"
 #include "base/regex.h"
@@ -71,6 +72,7 @@ Demands::Demands(const Graph& graph, const Mesh& mesh, const Schedule& schedule,
       case Target::node: add_voice(cut.axis, Voice::dims); break;
     }
   }
+  for (const auto& [value, sharding] : required.held) required_held_.insert(value);
   count_rows(mesh);
   propagate(schedule, mesh, required);
 }
@@ -95,6 +97,58 @@ void Demands::start(const Required& required, int axis, Propagation& propagation
   for (const auto& [node, ways] : required.nodes) propagation.take(node, ways[at(axis)]);
 }
 
+/// Nodes that make what is held take the way that leaves it so.
+void Demands::take_updates(const Required& required, int axis, Propagation& propagation) const {
+  std::map<NodeId, std::map<ValueId, int>> asked;  // of results
+  for (const auto& [value, sharding] : required.held) {
+    const NodeId maker = graph_.value(value).producer;
+    if (maker >= 0) asked[maker][value] = side_along(sharding, axis);
+  }
+  for (const auto& [node, sides] : asked) {
+    const std::vector<ValueId>& results = graph_.node(node).outputs;
+    const auto fits = [&](const Way& way) {
+      for (size_t r = 0; r < results.size(); ++r) {
+        const auto side = sides.find(results[r]);
+        if (side != sides.end() && side->second != way.out[r]) return false;
+      }
+      return true;
+    };
+    const auto whole = [](const auto& side) { return side.second == Way::kWhole; };
+    const auto ways = colours_.ways(node);
+    const auto way = std::find_if(ways.begin(), ways.end(), fits);
+    if (std::all_of(sides.begin(), sides.end(), whole)) {
+      propagation.take_alone(node, Propagation::kWhole);
+    } else if (way != ways.end()) {
+      propagation.take_alone(node, static_cast<int>(way - ways.begin()));
+    }
+  }
+}
+
+/// What is held is known, and what else the update does with a gradient that it takes in parts,
+/// such as its norm, it does with these parts.
+void Demands::place_held(const Required& required, int axis, Propagation& propagation) const {
+  std::map<ValueId, int> in_parts;
+  for (const auto& [value, sharding] : required.held) {
+    propagation.cut(value, side_along(sharding, axis));
+    const NodeId maker = graph_.value(value).producer;
+    if (maker < 0 || propagation.way(maker) < 0) continue;
+    const Way& way = colours_.ways(maker)[at(propagation.way(maker))];
+    for (size_t k = 0; k < way.in.size(); ++k) {
+      const ValueId in = graph_.node(maker).inputs[k];
+      if (way.in[k] >= 0 && roles_.gradients[at(in)]) in_parts.emplace(in, way.in[k]);
+    }
+  }
+  for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+    const Node& node = graph_.nodes()[n];
+    const auto id = static_cast<NodeId>(n);
+    if (node.phase != Phase::update || propagation.way(id) != Propagation::kOpen) continue;
+    for (size_t k = 0; k < node.inputs.size(); ++k) {
+      const auto part = in_parts.find(node.inputs[k]);
+      if (part != in_parts.end()) propagation.read(id, k, part->second);
+    }
+  }
+}
+
 void Demands::propagate(const Schedule& schedule, const Mesh& mesh, const Required& required) {
   for (int a = 0; a < mesh.axis_count(); ++a) {
     Axis& axis = axes_[at(a)];
@@ -103,6 +157,9 @@ void Demands::propagate(const Schedule& schedule, const Mesh& mesh, const Requir
       continue;
     Propagation& propagation = axis.propagation.emplace(graph_, colours_);
     start(required, a, propagation);
+    take_updates(required, a, propagation);
+    propagation.run();
+    place_held(required, a, propagation);
     propagation.run();
     for (const Cut& cut : schedule) {
       if (cut.axis != a) continue;
@@ -316,9 +373,10 @@ std::vector<Placements> Demands::held(ValueId id) const {
   const Value& value = graph_.value(id);
   std::vector<Placements> out;
   for (const Axis& axis : axes_) {
-    // Gradients that add up over micro-batches lie as what makes them.
-    if (axis.trivial || value.role == Role::scalar || value.type.shape.empty() ||
-        graph_.zeroed_each_step.count(id) > 0) {
+    // Gradients that add up over micro-batches lie as what makes them. What is required to lie so
+    // has nodes that read it otherwise.
+    if (axis.trivial || required_held_.count(id) > 0 || value.role == Role::scalar ||
+        value.type.shape.empty() || graph_.zeroed_each_step.count(id) > 0) {
       out.push_back(kAnyPlacement);
       continue;
     }

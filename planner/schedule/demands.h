@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,10 +39,14 @@ struct Required {
     size_t operand = 0;
     Sharding sharding;
   };
-  std::vector<std::pair<ValueId, Sharding>> values;        // lie so
+  std::vector<std::pair<ValueId, Sharding>> values;  // lie so
+  /// Lie so between steps: the optimizer's state, and what nodes are said to read in a way of their
+  /// own. Updates are made so, and no more follows until all else is propagated: the products that
+  /// make gradients are cut as the batch is, not as the weights are held.
+  std::vector<std::pair<ValueId, Sharding>> held;
   std::vector<Operand> operands;                           // are read so
   std::vector<std::pair<NodeId, std::vector<int>>> nodes;  // by axis: its way, or kWhole
-  bool empty() const { return values.empty() && operands.empty() && nodes.empty(); }
+  bool empty() const { return values.empty() && held.empty() && operands.empty() && nodes.empty(); }
 };
 
 /// Along one axis a node does what the first cut of the schedule says that says anything of it:
@@ -78,6 +83,8 @@ class Demands {
   void propagate(const Schedule& schedule, const Mesh& mesh, const Required& required);
   void start(const Required& required, int axis, Propagation& propagation) const;
   void start(const Cut& cut, Propagation& propagation) const;
+  void take_updates(const Required& required, int axis, Propagation& propagation) const;
+  void place_held(const Required& required, int axis, Propagation& propagation) const;
   void check_digits(const Cut& cut, int colour) const;
   Placements cuts(ValueId id, const std::set<int>& colours) const;
   Placements all_cuts(ValueId id) const;
@@ -96,6 +103,7 @@ class Demands {
   StepRoles roles_;
   Colours colours_;
   NamedDims dims_;
+  std::set<ValueId> required_held_;
   std::vector<Axis> axes_;
   std::vector<Unresolved> unresolved_;
 };

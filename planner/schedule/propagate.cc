@@ -104,6 +104,10 @@ bool Propagation::take(NodeId node, int way) {
   return true;
 }
 
+void Propagation::take_alone(NodeId node, int way) {
+  if (this->way(node) == kOpen) settle(node, way);
+}
+
 void Propagation::cut_colour(int colour, const std::vector<int>& digits) {
   const std::vector<int> own = colours_.digits_of(colours_.group(colour));
   for (size_t n = 0; n < graph_.nodes().size(); ++n) {

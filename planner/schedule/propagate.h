@@ -41,6 +41,8 @@ class Propagation {
   /// A node takes a way (an index in Colours::ways), or kWhole. False if it is known to take
   /// another.
   bool take(NodeId node, int way);
+  /// The same of what nothing follows from: neither operands nor results are known by it.
+  void take_alone(NodeId node, int way);
   /// All dims of a colour; conflicts as the digits say. What is known stays.
   void cut_colour(int colour, const std::vector<int>& digits);
 

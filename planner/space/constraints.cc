@@ -2,6 +2,7 @@
 #include "planner/space/constraints.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/at.h"
 
@@ -58,6 +59,16 @@ void relax_along(NodeDemand& demand, size_t axis) {
   for (auto& masks : demand.out) masks[axis] |= kReplicated | kSummands;
 }
 
+/// Is `a` what is left of `b` when it is gathered along some axes?
+bool is_gathered(const Sharding& a, const Sharding& b) {
+  for (size_t d = 0; d < a.dims.size(); ++d) {
+    for (int axis : a.dims[d]) {
+      if (std::find(b.dims[d].begin(), b.dims[d].end(), axis) == b.dims[d].end()) return false;
+    }
+  }
+  return a.dims != b.dims;
+}
+
 std::string list_shardings(const std::set<std::string>& shardings) {
   std::string out;
   size_t shown = 0;
@@ -90,6 +101,7 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const PlannerChoi
     pin(graph.find(value.name), {it->second, "the pin of '" + value.name + "'", false});
   }
   for (const std::string& text : requests) request(text);
+  state_apart_ = asks_for_state_apart();
   pin_updates();
   note_asked_nodes();
   for (const auto& [id, pin] : pins_) pinned_.emplace(graph.value(id).name, pin.sharding);
@@ -188,6 +200,35 @@ bool Constraints::asks(const Node& node, NodeId id) const {
                      [&](ValueId out) { return pins_.count(out) > 0; });
 }
 
+/// Do requests cut the state of a parameter that they leave whole along some axis, as ZeRO-1 does?
+bool Constraints::asks_for_state_apart() const {
+  for (const auto& [held, pin] : pins_) {
+    const auto next = graph_.updates.find(held);
+    if (graph_.value(held).role != Role::parameter || next == graph_.updates.end() ||
+        graph_.value(next->second).role != Role::computed)
+      continue;
+    for (ValueId in : graph_.node(graph_.value(next->second).producer).inputs) {
+      const auto state = pins_.find(in);
+      if (graph_.value(in).role == Role::state && state != pins_.end() &&
+          graph_.type(in).shape == graph_.type(held).shape &&
+          is_gathered(pin.sharding, state->second.sharding))
+        return true;
+    }
+  }
+  return false;
+}
+
+/// Do requests hold a parameter in smaller parts than nodes read, as fsdp does?
+bool Constraints::asks_to_gather() const {
+  return std::any_of(operands_.begin(), operands_.end(), [&](const auto& operand) {
+    const auto& [node, k] = operand.first;
+    const ValueId id = graph_.node(node).inputs[k];
+    const auto held = pins_.find(id);
+    return graph_.value(id).role == Role::parameter && held != pins_.end() &&
+           is_gathered(operand.second.sharding, held->second.sharding);
+  });
+}
+
 /// What replaces a held value must lie as that does.
 void Constraints::pin_updates() {
   for (const auto& [held, next] : graph_.updates) {
@@ -209,6 +250,7 @@ void Constraints::pin_updates() {
 }
 
 bool Constraints::reshards_updates() const {
+  if (state_apart_) return true;
   // Whoever is free gathers what is updated in parts once a step, not in every micro-batch.
   if (!schedule_) return graph_.micro_batches > 1;
   return std::any_of(axes_.begin(), axes_.end(),
@@ -216,6 +258,7 @@ bool Constraints::reshards_updates() const {
 }
 
 bool Constraints::regathers_weights() const {
+  if (planner_.kind == PlannerKind::propagate && asks_to_gather()) return true;
   return std::any_of(axes_.begin(), axes_.end(), [](const AxisCuts& cuts) { return cuts.weights; });
 }
 
@@ -378,7 +421,19 @@ void Constraints::find_ways(const RuleOf& rule_of) {
 
 Required Constraints::required() const {
   Required out;
-  for (const auto& [id, pin] : pins_) out.values.emplace_back(id, pin.sharding);
+  std::set<ValueId> read;
+  for (const auto& [place, pin] : operands_)
+    read.insert(graph_.node(place.first).inputs[place.second]);
+  const auto is_only_held = [&](ValueId id) {
+    const Role role = graph_.value(id).role;
+    return role == Role::state || (is_persistent(role) && read.count(id) > 0);
+  };
+  std::set<ValueId> next;  // what replaces those
+  for (const auto& [held, made] : graph_.updates) {
+    if (is_only_held(held)) next.insert(made);
+  }
+  for (const auto& [id, pin] : pins_)
+    (is_only_held(id) || next.count(id) > 0 ? out.held : out.values).emplace_back(id, pin.sharding);
   for (const auto& [place, pin] : operands_)
     out.operands.push_back({place.first, place.second, pin.sharding});
   for (const auto& [id, cut] : cuts_) out.nodes.emplace_back(id, cut.way_of_axis);

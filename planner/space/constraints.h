@@ -87,6 +87,8 @@ class Constraints {
   void request(const std::string& text);
   void pin(ValueId value, const Pin& pin);
   void pin_operand(NodeId node, size_t operand, const Pin& pin);
+  bool asks_for_state_apart() const;
+  bool asks_to_gather() const;
   void pin_updates();
   void note_asked_nodes();
   void find_ways(const RuleOf& rule_of);
@@ -116,7 +118,7 @@ class Constraints {
   std::map<std::pair<NodeId, size_t>, Pin> operands_;
   std::map<NodeId, Cut> cuts_;
   std::map<NodeId, std::string> asked_nodes_;
-  bool leaves_empty_ = false;
+  bool leaves_empty_ = false, state_apart_ = false;
   std::vector<NodeDemand> class_demand_;  // after split(); empty where nothing is demanded
 };
 

@@ -60,6 +60,10 @@ Annotations read_annotations(const ::onnx::ModelProto& model) {
   Annotations out;
   for (const auto& configuration : model.configuration())
     out.configurations.push_back({configuration.name(), configuration.num_devices()});
+  for (const auto& entry : model.metadata_props()) {
+    if (entry.key().starts_with(kHeldPrefix))
+      out.held.push_back({entry.key().substr(kHeldPrefix.size()), entry.value()});
+  }
   for (int n = 0; n < model.graph().node_size(); ++n) {
     const auto& node = model.graph().node(n);
     for (const auto& own : node.device_configurations()) {

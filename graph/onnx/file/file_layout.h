@@ -19,9 +19,10 @@
 
 namespace shardrun::importer {
 
-constexpr uint64_t kIrVersionField = 1, kGraphField = 7, kConfigurationField = 26;  // of ModelProto
-constexpr uint64_t kNodeField = 1, kInitialiserField = 5;                           // of GraphProto
-constexpr uint64_t kInputField = 1, kDeviceConfigurationField = 10;                 // of NodeProto
+constexpr uint64_t kIrVersionField = 1, kGraphField = 7, kMetadataField = 14,
+                   kConfigurationField = 26;                         // of ModelProto
+constexpr uint64_t kNodeField = 1, kInitialiserField = 5;            // of GraphProto
+constexpr uint64_t kInputField = 1, kDeviceConfigurationField = 10;  // of NodeProto
 constexpr uint64_t kDimsField = 1, kDataTypeField = 2, kNameField = 8, kRawDataField = 9,
                    kExternalDataField = 13, kDataLocationField = 14;  // of TensorProto
 constexpr uint64_t kExternal = 1;                                     // of DataLocation

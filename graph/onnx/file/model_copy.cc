@@ -121,6 +121,7 @@ struct ModelCopy::Parts {
   std::map<size_t, std::map<size_t, std::string>> inputs;  // of nodes
   std::set<size_t> removed;                                // nodes
   std::optional<Annotations::Configuration> configuration;
+  std::string held;                              // of it
   std::map<size_t, NodeAnnotation> annotations;  // of it, by node
   std::vector<Added> added;
 
@@ -347,14 +348,19 @@ class ModelCopy::Parts::Copy {
     return out;
   }
 
-  /// What the model has besides the graph: the configuration, and the IR version that it needs.
+  /// What the model has besides the graph: the configuration, with what is held under it, and the
+  /// IR version that it needs.
   std::vector<Edit> of_model() const {
     std::vector<Edit> out;
     if (!of_.configuration) return out;
     const std::string_view all = of_.layout.file.bytes();
+    const std::string key = held_key(of_.configuration->name);
     remove_named(kConfigurationField, all, of_.configuration->name, out);
+    remove_named(kMetadataField, all, key, out);
     const auto end = static_cast<int64_t>(all.size());
     Edit behind{end, 0, text_field(kConfigurationField, configuration_bytes(*of_.configuration))};
+    if (!of_.held.empty())
+      behind.text += text_field(kMetadataField, text_field(1, key) + text_field(2, of_.held));
     uint64_t version = 0;
     for_each_field(all, [&](uint64_t field, auto whole, auto payload) {
       if (field == kIrVersionField && !payload) version = number_in(whole);
@@ -446,8 +452,10 @@ void ModelCopy::remove_node(size_t node) {
   parts_->removed.insert(node);
 }
 
-void ModelCopy::set_configuration(const Annotations::Configuration& configuration) {
+void ModelCopy::set_configuration(const Annotations::Configuration& configuration,
+                                  const std::string& held) {
   parts_->configuration = configuration;
+  parts_->held = held;
 }
 
 void ModelCopy::annotate(size_t node, NodeAnnotation annotation) {

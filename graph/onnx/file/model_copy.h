@@ -46,7 +46,9 @@ class ModelCopy {
   void remove_node(size_t node);
   /// Adds a device configuration, of which nodes then say what annotate() gives; one of this name
   /// goes, with all that nodes say of it. The copy has at least the IR version that knows them, 11.
-  void set_configuration(const Annotations::Configuration& configuration);
+  /// `held`: Annotations::Held::text of it; "": none.
+  void set_configuration(const Annotations::Configuration& configuration,
+                         const std::string& held = "");
   /// Of the configuration that was set.
   void annotate(size_t node, NodeAnnotation annotation);
 

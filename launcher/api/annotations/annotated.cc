@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/at.h"
+#include "base/printable.h"
 #include "choices.h"
+#include "graph/json_text.h"
 #include "graph/onnx/file/model_copy.h"
 #include "graph/passes/channels_last.h"
 #include "plan/plan.h"
@@ -43,33 +46,51 @@ const std::string* find_name(const Names& names, const std::string& name) {
   return found == names.end() ? nullptr : &found->second;
 }
 
+constexpr size_t kShownEntry = 200;
+constexpr const char* kHeldForm =
+    R"({"mesh": "data=2", "held": [{"lies": "[{data}, -]", "values": ["w"]}]})";
+
+/// "gpt.onnx: metadata 'shardrun.held.eight'"
+std::string held_place(const Model::Impl& model, const Annotations::Held& held) {
+  return str(model.path, ": metadata '", held_key(held.configuration), "'");
+}
+
 /// What the annotations of one configuration ask of the step.
 class Reading {
  public:
   Reading(const Model::Impl& model, const Mesh& mesh, bool required)
-      : graph_(model.train), mesh_(mesh), required_(required), moved_(moved_channels(model.train)) {
+      : model_(model),
+        graph_(model.train),
+        mesh_(mesh),
+        required_(required),
+        moved_(moved_channels(model.train)) {
     for (const PlacedNode& node : model.placed) placed_[node.node] = &node;
     for (size_t n = 0; n < graph_.nodes().size(); ++n) nodes_[graph_.nodes()[n].name] = n;
   }
 
-  AnnotationRequests run(const std::vector<NodeAnnotation>& nodes, const Configuration& of) {
-    for (const NodeAnnotation& node : nodes) {
+  AnnotationRequests run(const Annotations& annotations, const Configuration& of) {
+    for (const NodeAnnotation& node : annotations.nodes) {
       if (node.configuration != of.name) continue;
       SR_REQUIRE(!node.pipeline_stage, unsupported, node.label, " is of pipeline stage ",
                  node.pipeline_stage.value_or(0), " in configuration '", of.name,
                  "', and every rank runs all nodes here; leave the stages out, or plan with "
                  "--annotations ignore");
-      for (const auto& [tensor, spec] : node.tensors) read(node, tensor, spec);
+      for (const auto& [tensor, spec] : node.tensors)
+        read(str("annotation of '", tensor, "' at ", node.label), [&] { ask(node, tensor, spec); });
+    }
+    for (const Annotations::Held& held : annotations.held) {
+      if (held.configuration == of.name) read_held(held);
     }
     return std::move(out_);
   }
 
  private:
-  void read(const NodeAnnotation& node, const std::string& tensor, const DeviceSharding& spec) {
+  /// What cannot be asked is an error or a note.
+  template <class F>
+  void read(const std::string& where, F ask) {
     try {
-      ask(node, tensor, spec);
+      ask();
     } catch (const Error& error) {
-      const std::string where = str("annotation of '", tensor, "' at ", node.label);
       if (required_) throw error.with_context(where);
       out_.notes.push_back(str(where, ": ", error.what()));
     }
@@ -89,13 +110,8 @@ class Reading {
     const Value& value = graph_.value(id);
     SR_REQUIRE(value.role != Role::computed || value.producer >= 0, invalid_input,
                "no value of the step stands for it; it was fused into its neighbours");
-    Shape in_file = value.type.shape;
-    const std::vector<int64_t>& moved = moved_[at(id)];
-    for (size_t d = 0; d < moved.size(); ++d) in_file[at(moved[d])] = value.type.shape[d];
-    const std::string as = to_string(sharding_on(mesh_, spec, in_file), mesh_);
-    const auto add = [&](const std::string& names) {
-      out_.requests.push_back(str(required_ ? "" : "?", names, '=', as));
-    };
+    const Sharding sharding = sharding_on(mesh_, spec, shape_in_file(id));
+    const auto add = [&](const std::string& names) { request(names, sharding); };
     if (made != nullptr) return add(quoted_name(*name));
     bool any = false;
     for (const std::string& reader : placed->second->made) {
@@ -110,6 +126,64 @@ class Reading {
                "no node of the step reads it for this one; it was fused into its neighbours");
   }
 
+  void read_held(const Annotations::Held& held) {
+    const std::string where = held_place(model_, held);
+    Mesh own;
+    Names lies;  // values, and how
+    read(where, [&] {
+      const auto root = parse_json<nlohmann::json>(held.text, "value", kHeldForm);
+      const auto is_text = [](const nlohmann::json& one) { return one.is_string(); };
+      SR_REQUIRE(root.is_object() && root.contains("mesh") && root["mesh"].is_string() &&
+                     root.contains("held") && root["held"].is_array(),
+                 invalid_input, "has no text 'mesh' or no list 'held', wanted ", kHeldForm);
+      own = Mesh::parse(root["mesh"].get<std::string>());
+      SR_REQUIRE(own.size() == mesh_.size(), invalid_input, "mesh ", own.to_string(), " has ",
+                 own.size(), " ranks, configuration '", held.configuration, "' has ", mesh_.size());
+      Names all;
+      for (const nlohmann::json& group : root["held"]) {
+        SR_REQUIRE(group.is_object() && group.contains("lies") && group["lies"].is_string() &&
+                       group.contains("values") && group["values"].is_array() &&
+                       std::all_of(group["values"].begin(), group["values"].end(), is_text),
+                   invalid_input, "an entry of 'held' is ", group.dump().substr(0, kShownEntry),
+                   ", wanted ", kHeldForm);
+        for (const nlohmann::json& value : group["values"])
+          all.emplace_back(value.get<std::string>(), group["lies"].get<std::string>());
+      }
+      lies = std::move(all);
+    });
+    for (const auto& [name, sharding] : lies) {
+      read(str(where, ": value '", name, "'"),
+           [&, &name = name, &sharding = sharding] { ask_held(name, sharding, own); });
+    }
+  }
+
+  /// `lies`: on the mesh of the text.
+  void ask_held(const std::string& name, const std::string& lies, const Mesh& own) {
+    const ValueId id = graph_.find(name);
+    SR_REQUIRE(id != kNoValue && is_persistent(graph_.value(id).role), invalid_input,
+               "the step holds no value of this name; was the plan made with another optimizer, or "
+               "other micro-batches?");
+    const Shape shape = shape_in_file(id);
+    const Sharding sharding = parse_sharding(lies, own);
+    check_sharding(sharding, own, shape.size());
+    SR_REQUIRE(sharding.partial.empty(), invalid_input, lies,
+               " is a partial sum, what is held is none");
+    request(quoted_name(name), sharding_on(mesh_, device_sharding(sharding, own), shape));
+  }
+
+  void request(const std::string& names, const Sharding& sharding) {
+    out_.requests.push_back(str(required_ ? "" : "?", names, '=', to_string(sharding, mesh_)));
+  }
+
+  Shape shape_in_file(ValueId id) const {
+    const Shape& inside = graph_.type(id).shape;
+    Shape out = inside;
+    const std::vector<int64_t>& moved = moved_[at(id)];
+    for (size_t d = 0; d < moved.size(); ++d) out[at(moved[d])] = inside[d];
+    return out;
+  }
+
+  const Model::Impl& model_;
   const Graph& graph_;
   const Mesh& mesh_;
   const bool required_;
@@ -133,7 +207,7 @@ AnnotationRequests annotation_requests(const Model::Impl& model, const PlanReque
     return {{}, {"annotations are not followed: " + why}};
   };
   if (of == nullptr && annotations.configurations.empty()) {
-    if (!required && annotations.nodes.empty()) return {};
+    if (!required && annotations.nodes.empty() && annotations.held.empty()) return {};
     return none("the model has no device configuration");
   }
   if (of == nullptr)
@@ -145,17 +219,22 @@ AnnotationRequests annotation_requests(const Model::Impl& model, const PlanReque
   if (mesh->size() != of->devices)
     return none(str("configuration '", of->name, "' is for ", of->devices, " devices, mesh ",
                     mesh->to_string(), " has ", mesh->size()));
-  AnnotationRequests out = Reading(model, *mesh, required).run(annotations.nodes, *of);
-  for (const NodeAnnotation& node : annotations.nodes) {
+  AnnotationRequests out = Reading(model, *mesh, required).run(annotations, *of);
+  const auto check_known = [&](const std::string& what, const std::string& name) {
     if (std::any_of(annotations.configurations.begin(), annotations.configurations.end(),
-                    [&](const Configuration& one) { return one.name == node.configuration; }))
-      continue;
+                    [&](const Configuration& one) { return one.name == name; }))
+      return;
     const std::string unknown =
-        str("annotations of ", node.label, " are of configuration '", node.configuration,
-            "', which the model does not have; it has ", list_of(annotations.configurations));
+        str(what, " of configuration '", name, "', which the model does not have; it has ",
+            list_of(annotations.configurations));
     SR_REQUIRE(!required, invalid_input, unknown);
     out.notes.push_back(unknown);
-  }
+  };
+  for (const NodeAnnotation& node : annotations.nodes)
+    check_known(str("annotations of ", node.label, " are"), node.configuration);
+  for (const Annotations::Held& held : annotations.held)
+    check_known(held_place(model, held) + " is", held.configuration);
+  for (std::string& note : out.notes) note = printable(note);
   return out;
 }
 
@@ -191,6 +270,25 @@ class Writing {
       if (id != kNoValue && lies != plan_.values.end()) add(tensor, id, lies->second);
     }
     return out;
+  }
+
+  /// How parameters, constants and the optimizer's state lie between steps; "": there are none.
+  std::string held() const {
+    std::map<std::string, std::vector<std::string>> by_sharding;
+    for (const Value& value : graph_.values()) {
+      const auto lies = plan_.values.find(value.name);
+      if (!is_persistent(value.role) || value.type.shape.empty() || lies == plan_.values.end())
+        continue;
+      // Gradients that add up over micro-batches may be parts of a sum, too.
+      if (!lies->second.partial.empty()) continue;
+      const Sharding sharding = in_file(graph_.find(value.name), lies->second);
+      by_sharding[to_string(sharding, plan_.mesh)].push_back(value.name);
+    }
+    if (by_sharding.empty()) return "";
+    nlohmann::json groups = nlohmann::json::array();
+    for (const auto& [lies, values] : by_sharding)
+      groups.push_back({{"lies", lies}, {"values", values}});
+    return nlohmann::json{{"mesh", plan_.mesh.to_string()}, {"held", groups}}.dump();
   }
 
  private:
@@ -232,9 +330,10 @@ std::vector<std::string> annotate_model(const Model& model, const TrainingPlan& 
     require_made_for(model.impl(), plan.impl());
     const Plan& train = plan.impl().train;
     importer::ModelCopy copy(model.impl().onnx.file());
-    copy.set_configuration(
-        {configuration.empty() ? train.mesh.to_string() : configuration, train.mesh.size()});
     const Writing writing(train, step_of(model.impl(), plan.impl()));
+    copy.set_configuration(
+        {configuration.empty() ? train.mesh.to_string() : configuration, train.mesh.size()},
+        writing.held());
     for (const PlacedNode& node : model.impl().placed) {
       NodeAnnotation annotation = writing.of(node);
       if (!annotation.tensors.empty())

@@ -138,7 +138,9 @@ TEST(AnnotationFiles, AreWrittenAndRead) {
                              const Annotations::Configuration& configuration,
                              const std::map<size_t, NodeAnnotation>& nodes) {
     importer::ModelCopy copy(from);
-    copy.set_configuration(configuration);
+    // Of what was held nothing else is read here: any text.
+    copy.set_configuration(configuration,
+                           nodes.count(0) > 0 ? "held by " + configuration.name : "");
     for (const auto& [node, annotation] : nodes) copy.annotate(node, annotation);
     const std::string to = (folder / name).string();
     copy.write(to);
@@ -160,6 +162,10 @@ TEST(AnnotationFiles, AreWrittenAndRead) {
   EXPECT_EQ(read.configurations[1].devices, 4);
   ASSERT_EQ(read.nodes.size(), 2U);
   EXPECT_EQ(read.nodes[0].configuration, "two");
+  ASSERT_EQ(read.held.size(), 1U);
+  EXPECT_EQ(read.held[0].configuration, "two");
+  EXPECT_EQ(read.held[0].text, "held by two");
+  EXPECT_EQ(both.metadata_props(0).key(), held_key("two"));
   EXPECT_EQ(read.nodes[0].tensors, product.tensors);
   EXPECT_EQ(read.nodes[1].node, 1);
   EXPECT_EQ(read.nodes[1].label, "node 1 'Relu_1'");
@@ -169,12 +175,14 @@ TEST(AnnotationFiles, AreWrittenAndRead) {
       annotated((folder / "both.onnx").string(), "again.onnx", {"two", 2}, {{1, relu}});
   read = importer::read_annotations(again);
   EXPECT_EQ(read.configurations.size(), 2U);
+  EXPECT_TRUE(read.held.empty());
   ASSERT_EQ(read.nodes.size(), 2U);
   EXPECT_EQ(read.nodes[0].configuration, "four");
   EXPECT_EQ(read.nodes[1].configuration, "two");
   EXPECT_EQ(read.nodes[0].node, 1);
   // Without them it is the file that it was.
   both.clear_configuration();
+  both.clear_metadata_props();
   both.set_ir_version(b.model.ir_version());
   for (auto& node : *both.mutable_graph()->mutable_node()) node.clear_device_configurations();
   EXPECT_EQ(both.SerializeAsString(), b.model.SerializeAsString());

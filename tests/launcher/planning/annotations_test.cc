@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/printable.h"
 #include "model.h"
 #include "plan/plan.h"
 #include "shardrun/shardrun.h"
@@ -30,9 +31,10 @@ class InFiles : public testing::Test {
   }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  Model load(World& world, const std::string& name, int64_t batch = 4) const {
+  Model load(World& world, const std::string& name, int64_t batch = 4, int turns = 1) const {
     ModelOptions options;
     options.batch = batch;
+    options.accumulate = turns;
     if (batch == kImages) options.loss = "cross-entropy";
     return load_model(world, path(name), options);
   }
@@ -98,6 +100,17 @@ int alike(const Model& model, const Plan& a, const Plan& b, std::string& other) 
   return count;
 }
 
+/// What is held between steps and lies otherwise, by name; of parts of a sum no file tells.
+std::vector<std::string> held_otherwise(const Model& model, const Plan& a, const Plan& b) {
+  std::vector<std::string> out;
+  for (const Value& value : model.impl().train.values()) {
+    if (!is_persistent(value.role)) continue;
+    const Sharding& lies = a.values.at(value.name);
+    if (lies.partial.empty() && lies != b.values.at(value.name)) out.push_back(value.name);
+  }
+  return out;
+}
+
 /// A file with its plan gives that plan again, where it is required and all else follows. And runs.
 TEST_F(InFiles, RoundTrips) {
   WideResNetModel images;
@@ -108,21 +121,33 @@ TEST_F(InFiles, RoundTrips) {
     const char *file, *mesh, *planner;
     int ranks;
     int64_t batch = 6;
+    int turns = 1;
   };
   for (const Case& c :
        {Case{"gpt.onnx", "2", "ilp", 2}, Case{"gpt.onnx", "2x2", "ilp", 4},
-        Case{"gpt.onnx", "2x2", "fsdp", 4}, Case{"gpt.onnx", "2x2", "megatron", 4},
-        Case{"gpt.onnx", "3", "megatron-sp", 3}, Case{"images.onnx", "2", "ilp", 2, kImages}}) {
+        Case{"gpt.onnx", "2x2", "dp", 4}, Case{"gpt.onnx", "2x2", "fsdp", 4},
+        Case{"gpt.onnx", "2x2", "zero1", 4}, Case{"gpt.onnx", "2x2", "zero2", 4},
+        Case{"gpt.onnx", "2x2", "megatron", 4}, Case{"gpt.onnx", "2x2", "fsdp+megatron", 4},
+        Case{"gpt.onnx", "3", "megatron-sp", 3}, Case{"images.onnx", "2", "ilp", 2, kImages},
+        Case{"images.onnx", "2", "fsdp", 2, kImages}, Case{"gpt.onnx", "2x2", "zero1", 4, 8, 2},
+        Case{"gpt.onnx", "2x2", "fsdp+megatron", 4, 8, 2}}) {
     World world = World::threads(c.ranks);
-    const Model model = load(world, c.file, c.batch);
+    const Model model = load(world, c.file, c.batch, c.turns);
     const TrainingPlan first = make_plan(world, model, on(c.mesh, c.planner));
     EXPECT_EQ(annotate_model(model, first, path("out.onnx")), std::vector{path("out.onnx")});
-    const Model again = load(world, "out.onnx", c.batch);
+    const Model again = load(world, "out.onnx", c.batch, c.turns);
     EXPECT_FALSE(again.impl().annotations.nodes.empty());
     const TrainingPlan second = make_plan(world, again, on(c.mesh, "propagate", "required"));
     std::string other;
     EXPECT_GT(alike(again, first.impl().train, second.impl().train, other), 50) << c.planner;
     EXPECT_EQ(other, "") << c.file << ' ' << c.mesh << ' ' << c.planner;
+    EXPECT_EQ(held_otherwise(again, first.impl().train, second.impl().train),
+              std::vector<std::string>())
+        << c.file << ' ' << c.mesh << ' ' << c.planner;
+    const auto fullest = [](const TrainingPlan& plan) {
+      return std::ranges::max(plan.predicted_bytes());
+    };
+    EXPECT_LE(fullest(second), fullest(first)) << c.file << ' ' << c.mesh << ' ' << c.planner;
     const VerifyReport report = verify(world, again, second, {});
     EXPECT_TRUE(report.verified) << c.planner << ": " << report.mismatch;
   }
@@ -231,6 +256,127 @@ TEST_F(InFiles, WhatIsNotThere) {
   EXPECT_EQ(refusal(world, stages, on("2", "ilp", "ignore")), "nothing");
   EXPECT_EQ(refusal(world, stages, on("2", "ilp", "maybe")),
             "annotations 'maybe' is not one of hint, required, ignore");
+}
+
+/// How parameters and state are held, in the model's metadata: what is none is an error that names
+/// file, key and value, or a note.
+TEST_F(InFiles, HeldAsNothingDoes) {
+  World world = World::threads(4);
+  const Model model = load(world, "gpt.onnx");
+  (void)annotate_model(model, make_plan(world, model, on("data=2,model=2", "zero1")),
+                       path("good.onnx"), "four");
+  const ::onnx::ModelProto good = read("good.onnx");
+  ASSERT_EQ(good.metadata_props_size(), 1);
+  EXPECT_EQ(good.metadata_props(0).key(), "shardrun.held.four");
+  const auto with = [&](const std::string& text) {
+    ::onnx::ModelProto file = good;
+    file.mutable_metadata_props(0)->set_value(text);
+    write("bad.onnx", file);
+    return load(world, "bad.onnx");
+  };
+  const std::string where = path("bad.onnx") + ": metadata 'shardrun.held.four'",
+                    of_wte = where + ": value 'wte.weight': ",
+                    form = R"({"mesh": "data=2", "held": [{"lies": "[{data}, -]", "values": )"
+                           R"(["w"]}]})";
+  const auto held = [](const std::string& lies, const std::string& name) {
+    return R"({"mesh": "data=2,model=2", "held": [{"lies": ")" + lies + R"(", "values": [")" +
+           name + R"("]}]})";
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"no json", where + ": value: is not JSON, wanted " + form},
+      {std::string(200, '['), where + ": value: lists and objects are nested deeper than 64"},
+      {"[]", where + ": has no text 'mesh' or no list 'held', wanted " + form},
+      {R"({"mesh": 4, "held": []})",
+       where + ": has no text 'mesh' or no list 'held', wanted " + form},
+      {R"({"mesh": "4", "held": [{"lies": "[a]", "values": [7]}]})",
+       where + R"(: an entry of 'held' is {"lies":"[a]","values":[7]}, wanted )" + form},
+      {R"({"mesh": "4", "held": [{"lies": "[a,-]", "values": ["wte.weight"]}, 7]})",
+       where + ": an entry of 'held' is 7, wanted " + form},
+      {R"({"mesh": "data=2", "held": []})",
+       where + ": mesh data=2 has 2 ranks, configuration 'four' has 4"},
+      {held("[data,-]", "wte"),
+       where + ": value 'wte': the step holds no value of this name; was the plan made with "
+               "another optimizer, or other micro-batches?"},
+      {held("[data,-]", R"(\u001b[2J)"),
+       where +
+           R"(: value '\x1b[2J': the step holds no value of this name; was the plan made with )" +
+           "another optimizer, or other micro-batches?"},
+      {held("[data,-]", "tokens"),
+       where + ": value 'tokens': the step holds no value of this name; was the plan made with "
+               "another optimizer, or other micro-batches?"},
+      {held("[-,-] partial(sum: data)", "wte.weight"),
+       of_wte + "[-,-] partial(sum: data) is a partial sum, what is held is none"},
+  };
+  for (const auto& [text, wanted] : cases) {
+    const Model bad = with(text);
+    EXPECT_EQ(printable(refusal(world, bad, on("2x2", "propagate", "required"))), wanted);
+    EXPECT_EQ(make_plan(world, bad, on("2x2", "dp")).impl().annotation_notes, std::vector{wanted});
+  }
+  // Worded where shardings are read: what they begin with is ours.
+  for (const char* lies : {"[rows,-]", "[data]", "[data,data]", "[data", ""}) {
+    const Model bad = with(held(lies, "wte.weight"));
+    EXPECT_EQ(refusal(world, bad, on("2x2", "propagate", "required")).substr(0, of_wte.size()),
+              of_wte);
+    EXPECT_EQ(make_plan(world, bad, on("2x2", "dp")).impl().annotation_notes.size(), 1U) << lies;
+  }
+  // A mesh that cannot be read, then one that cuts as the plan's does not.
+  for (const char* mesh : {"data=?", "data=0", "", "4=", "99999999999999999999"}) {
+    const Model bad = with(str(R"({"mesh": ")", mesh, R"(", "held": []})"));
+    EXPECT_EQ(refusal(world, bad, on("2x2", "propagate", "required")).substr(0, where.size()),
+              where)
+        << mesh;
+  }
+  EXPECT_EQ(refusal(world, with(held("[data,-]", "wte.weight")), on("4", "propagate", "required")),
+            of_wte + "its devices cut dim 0 as no axes of mesh a=4 do");
+  // Nothing of it is looked at where it is not asked for.
+  EXPECT_EQ(refusal(world, with("no json"), on("2x2", "dp", "ignore")), "nothing");
+}
+
+/// Of devices, like all annotations: axes may have other names. A copy has it once.
+TEST_F(InFiles, HeldUnderOtherNames) {
+  World world = World::threads(4);
+  const Model model = load(world, "gpt.onnx");
+  const TrainingPlan first = make_plan(world, model, on("data=2,model=2", "fsdp"));
+  (void)annotate_model(model, first, path("one.onnx"), "four");
+  const Model one = load(world, "one.onnx");
+  const TrainingPlan renamed = make_plan(world, one, on("x=2,y=2", "propagate", "required"));
+  EXPECT_EQ(held_otherwise(one, first.impl().train, renamed.impl().train),
+            std::vector<std::string>());
+  // fsdp's parts are of both axes, which may as well be one.
+  const TrainingPlan merged = make_plan(world, one, on("4", "propagate", "required"));
+  EXPECT_EQ(to_string(merged.impl().train.values.at("wte.weight"), Mesh::parse("4")), "[{a}, -]");
+  World two = World::threads(2);
+  EXPECT_EQ(refusal(two, one, on("2", "propagate", "required")),
+            "--annotations required: configuration 'four' is for 4 devices, mesh a=2 has 2");
+  // Written again, it is replaced; another configuration's stays.
+  (void)annotate_model(one, make_plan(world, one, on("2x2", "dp", "ignore")), path("again.onnx"),
+                       "four");
+  const ::onnx::ModelProto again = read("again.onnx");
+  ASSERT_EQ(again.metadata_props_size(), 1);
+  EXPECT_EQ(again.metadata_props(0).value().find('{', 1),
+            again.metadata_props(0).value().find("{\"lies"));
+  (void)annotate_model(load(world, "again.onnx"), first, path("both.onnx"), "other");
+  const ::onnx::ModelProto both = read("both.onnx");
+  ASSERT_EQ(both.metadata_props_size(), 2);
+  EXPECT_EQ(both.metadata_props(0).SerializeAsString(),
+            again.metadata_props(0).SerializeAsString());
+  EXPECT_EQ(both.metadata_props(1).key(), "shardrun.held.other");
+  EXPECT_EQ(both.metadata_props(1).value(), read("one.onnx").metadata_props(0).value());
+  // Of a configuration that the file does not have.
+  ::onnx::ModelProto lost = both;
+  lost.mutable_configuration()->RemoveLast();
+  for (auto& node : *lost.mutable_graph()->mutable_node()) {
+    auto* own = node.mutable_device_configurations();
+    own->erase(
+        std::remove_if(own->begin(), own->end(),
+                       [](const auto& entry) { return entry.configuration_id() == "other"; }),
+        own->end());
+  }
+  write("lost.onnx", lost);
+  EXPECT_EQ(refusal(world, load(world, "lost.onnx"), on("2x2", "propagate", "required")),
+            path("lost.onnx") +
+                ": metadata 'shardrun.held.other' is of configuration 'other', "
+                "which the model does not have; it has 'four' (4 devices)");
 }
 
 /// A configuration that is called otherwise at a node, and one that the file has lost.

@@ -56,6 +56,35 @@ TEST(Requests, PinAnyValue) {
   EXPECT_EQ(layout(plan, "%matmul_2"), "[-, -] partial(sum: data)");
 }
 
+/// ZeRO: the state is cut where the parameter is whole, and the update's result gathered. The
+/// products that make gradients are cut as the batch is.
+TEST(Requests, StateInSmallerPartsThanItsParameter) {
+  const std::vector<std::string> zero = {"w.=[-,-]", "adam_[mv]/w.=[data,-]"};
+  std::vector<std::string> as_the_batch = zero;
+  for (const char* one : {"x=[data,-]", "w0>w0/matmul=[-,-]", "w1>w1/matmul=[-,-]"})
+    as_the_batch.emplace_back(one);
+  for (const auto& [requests, planner] :
+       {std::pair(zero, "auto"), std::pair(as_the_batch, "propagate")}) {
+    const Plan plan = plan_of(mlp(), requests, planner, "data=2");
+    EXPECT_EQ(layout(plan, "w0"), "[-, -]") << planner;
+    EXPECT_EQ(layout(plan, "adam_v/w1"), "[{data}, -]") << planner;
+    EXPECT_EQ(to_string(plan.nodes.at("update/w1").out[0], plan.mesh), "[{data}, -]") << planner;
+  }
+  const Graph graph = mlp();
+  const Plan plan = plan_of(graph, as_the_batch, "propagate", "data=2");
+  int gradients = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.op != "adamw") continue;
+    for (ValueId in : node.inputs) {
+      const Value& value = graph.value(in);
+      if (value.role != Role::computed || value.type.shape.empty()) continue;
+      EXPECT_EQ(layout(plan, value.name), "[-, -] partial(sum: data)");
+      ++gradients;
+    }
+  }
+  EXPECT_EQ(gradients, 2);
+}
+
 TEST(Requests, OneExpressionPinsAllThatItMatches) {
   const Plan plan = plan_of(mlp(), {"w[01]=[-,model]"});
   for (const char* name : {"w0", "w1", "adam_m/w0", "adam_v/w1"})

@@ -353,7 +353,8 @@ void dump_passes(const Model& model, const TrainingPlan& plan, const std::string
 
 /// Writes the model's file to `output` with the plan as annotations of its nodes: how they read
 /// inputs and leave outputs, under the device configuration `configuration` ("": called as the mesh
-/// is). Parts of a sum have none. Gives back the files written. Throws Failure(call): files.
+/// is). Parts of a sum have none. How parameters and state are held between steps is written as
+/// metadata (docs/onnx.md). Gives back the files written. Throws Failure(call): files.
 std::vector<std::string> annotate_model(const Model& model, const TrainingPlan& plan,
                                         const std::string& output,
                                         const std::string& configuration = "");
