@@ -117,6 +117,21 @@ TEST(Compile, MakesOfAllRanksWhatItMakesOfOne) {
               compile(graph, plan, cluster, rank, traits).arena_bytes);
 }
 
+/// Two plans that are compared are compiled once each, whichever is asked for again.
+TEST(Compile, RemembersTwoPlans) {
+  const Graph graph = gpt();
+  const Mesh mesh = Mesh::parse("a=2");
+  const Cluster cluster = host_cluster();
+  MeasuredPlans measured(graph, cluster, BackendTraits());
+  const Plan one = test::random_plan(graph, mesh, 5), two = test::random_plan(graph, mesh, 6);
+  const auto of_one = measured.of(one), of_two = measured.of(two);
+  ASSERT_NE(of_one, of_two);
+  EXPECT_EQ(measured.of(one), of_one);
+  EXPECT_EQ(measured.of(two), of_two);
+  // With another training step's memory it is another.
+  EXPECT_NE(measured.of(one, of_two), of_one);
+}
+
 /// By the first rank's where memory is ample, else by that of the rank that needs most: here the
 /// last, whose kernels ask for more than its smaller shards save.
 TEST(Compile, ComparesPlansByOneRankWhereMemoryIsAmple) {

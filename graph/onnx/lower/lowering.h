@@ -29,8 +29,7 @@ class NodeContext {
   const std::string& op() const { return proto.op_type(); }
   /// The call of PyTorch's that the node was made from, if it notes one, else null.
   const FxCall* call() const;
-  /// That call, if it is one of `target`
-  /// ("aten.embedding"), else null.
+  /// That call, if it is one of `target` ("aten.embedding"), else null.
   const FxCall* call_of(const std::string& target) const;
   size_t input_count() const { return inputs_.size(); }
   bool has(size_t i) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "choices.h"
 #include "measure/cluster.h"
@@ -39,6 +40,16 @@ Pipeline pipeline_of(const SimulateRequest& r) {
   return {r.stages, interleaved ? r.chunks : 1};
 }
 
+/// nullopt: without failures.
+std::optional<Goodput> goodput_of(const SimulateRequest& r, int64_t ranks) {
+  if (r.mtbf_hours == 0) return std::nullopt;
+  return goodput({.mtbf = r.mtbf_hours * 3600,
+                  .checkpoint = r.checkpoint_minutes * 60,
+                  .stall = r.checkpoint_stall_seconds,
+                  .restart = r.restart_minutes * 60},
+                 ranks);
+}
+
 /// All that does not depend on a plan. `ranks`: of all stages; 0: not known.
 void check_request(const SimulateRequest& r, int64_t ranks) {
   const auto wanted = [](bool holds, const char* flag, double got, const char* what) {
@@ -59,6 +70,7 @@ void check_request(const SimulateRequest& r, int64_t ranks) {
     SR_REQUIRE(std::isfinite(factor) && factor >= 1, invalid_input, "--slow ", rank, "=", factor,
                ": wanted a factor of 1 or more");
   }
+  goodput_of(r, std::max<int64_t>(ranks, 1));
   pipeline_of(r);
   assumptions_named(r.assume);
   if (!r.comm_streams.empty()) parse_choice("--comm-streams", kCommStreams, r.comm_streams);
@@ -179,13 +191,7 @@ SimulateReport simulated(const Model::Impl& model, const TrainingPlan::Impl& pla
   if (request.jitter > 0)
     out.jitter =
         draw(prepared.works, prepared.class_of(), prepared.cluster, prepared.settings, request);
-  if (request.mtbf_hours != 0) {
-    out.goodput = goodput({.mtbf = request.mtbf_hours * 3600,
-                           .checkpoint = request.checkpoint_minutes * 60,
-                           .stall = request.checkpoint_stall_seconds,
-                           .restart = request.restart_minutes * 60},
-                          request.stages * plan.train.mesh.size());
-  }
+  out.goodput = goodput_of(request, request.stages * plan.train.mesh.size());
   SimulateReport report;
   report.seconds = step.simulation().makespan();
   report.planned_seconds = plan.train.seconds;

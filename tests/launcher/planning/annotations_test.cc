@@ -353,8 +353,11 @@ TEST_F(InFiles, HeldUnderOtherNames) {
                        "four");
   const ::onnx::ModelProto again = read("again.onnx");
   ASSERT_EQ(again.metadata_props_size(), 1);
-  EXPECT_EQ(again.metadata_props(0).value().find('{', 1),
-            again.metadata_props(0).value().find("{\"lies"));
+  const auto is_cut = [](const ::onnx::ModelProto& file) {
+    return file.metadata_props(0).value().find("\"lies\":\"[{") != std::string::npos;
+  };
+  EXPECT_TRUE(is_cut(read("one.onnx")));
+  EXPECT_FALSE(is_cut(again));
   (void)annotate_model(load(world, "again.onnx"), first, path("both.onnx"), "other");
   const ::onnx::ModelProto both = read("both.onnx");
   ASSERT_EQ(both.metadata_props_size(), 2);

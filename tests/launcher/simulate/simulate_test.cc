@@ -56,8 +56,9 @@ TEST(Simulate, RefusesWithASentence) {
   refused("--ranks 2 --slow 1=1.2 --slow 1=1.3", "rank 1 is there twice");
   refused("--ranks 3 --stages 2", "3 ranks are no multiple");
   // Before a plan is looked for, which nothing fits.
-  for (const std::string flag : {"--jitter 2", "--slow 9=2", "--beside 0.5", "--input-rate 0",
-                                 "--assume nobody", "--comm-streams two", "--stages 0"})
+  for (const std::string flag :
+       {"--jitter 2", "--slow 9=2", "--beside 0.5", "--input-rate 0", "--assume nobody",
+        "--comm-streams two", "--stages 0", "--checkpoint-minutes 0 --mtbf 50700"})
     refused("--ranks 2 --memory 1 " + flag, flag.substr(0, flag.find(' ')));
   // What belongs to another flag is not passed over without it.
   refused("--ranks 2 --draws 5", "--jitter");
