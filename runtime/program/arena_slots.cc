@@ -90,7 +90,9 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_
 
 int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough, int64_t most) {
   const std::vector<int64_t> alive = bytes_alive(slots, steps);
-  const int64_t bound = std::max(*std::max_element(alive.begin(), alive.end()), enough);
+  const int64_t fullest = *std::max_element(alive.begin(), alive.end());
+  if (fullest > most) return fullest;
+  const int64_t bound = std::max(fullest, enough);
   std::vector<int> order(slots.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
   auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };

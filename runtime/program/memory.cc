@@ -164,13 +164,14 @@ class SlotMap {
 
   /// Places the slots behind the persistent part and writes every offset.
   void place(Program& program, Collectives collectives) {
-    const int steps = static_cast<int>(program.steps.size());
-    const int64_t bytes = place_slots(slots_, steps);
+    const int64_t bytes = place_slots(slots_, static_cast<int>(program.steps.size()));
+    const bool overlap = collectives == Collectives::apart;
+    bool placed = false;
     if (!program.fused.empty()) {
-      std::vector<Slot> apart = slots_for_chains();
-      if (place_slots(apart, steps, 0, bytes) <= bytes) slots_ = std::move(apart);
+      const std::vector<Slot> apart = slots_for_chains();
+      placed = (overlap && hold_for_overlap(apart, bytes)) || place_within(apart, bytes);
     }
-    if (collectives == Collectives::apart) hold_for_overlap(bytes);
+    if (overlap && !placed) hold_for_overlap(slots_, bytes);
     program.arena_bytes = program.persistent_bytes + bytes;
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
@@ -209,15 +210,23 @@ class SlotMap {
     return slots;
   }
 
+  /// Takes the slots, which are held longer, as far as they come to no more than `bytes`.
+  bool place_within(std::vector<Slot> slots, int64_t bytes) {
+    if (place_slots(slots, static_cast<int>(program_.steps.size()), bytes, bytes) > bytes)
+      return false;
+    slots_ = std::move(slots);
+    return true;
+  }
+
   /// What a collective that overlaps with kernels uses is given to no kernel before one waits for
   /// it anyway, as far as that takes no more than `bytes`: of several windows the longest that does
-  /// not.
-  void hold_for_overlap(int64_t bytes) {
+  /// not. False: none did.
+  bool hold_for_overlap(const std::vector<Slot>& slots, int64_t bytes) {
     const std::vector<int> ends = overlapped_ends(program_, holders_);
     std::vector<int> wanted;  // last steps, by slot
-    for (const Slot& slot : slots_) wanted.push_back(slot.last);
+    for (const Slot& slot : slots) wanted.push_back(slot.last);
     const auto want = [&](int slot, int s, int end) {
-      if (slot < 0 || slots_[static_cast<size_t>(slot)].last < s) return;
+      if (slot < 0 || slots[static_cast<size_t>(slot)].last < s) return;
       wanted[static_cast<size_t>(slot)] = std::max(wanted[static_cast<size_t>(slot)], end);
     };
     for (size_t s = 0; s < ends.size(); ++s) {
@@ -232,12 +241,11 @@ class SlotMap {
     }
     const int steps = static_cast<int>(ends.size());
     for (int window = steps; window > 0; window /= kShorterWindow) {
-      std::vector<Slot> held = lengthened(slots_, wanted, window, steps);
-      if (held == slots_) return;
-      if (place_slots(held, steps, bytes, bytes) > bytes) continue;
-      slots_ = std::move(held);
-      return;
+      std::vector<Slot> held = lengthened(slots, wanted, window, steps);
+      if (held == slots) return false;
+      if (place_within(std::move(held), bytes)) return true;
     }
+    return false;
   }
 
   BufferId operand_of(const Step& step, std::pair<int, int> pair) const {
