@@ -33,7 +33,7 @@ class Encoder {
     static_assert(std::is_arithmetic_v<T>);
     bytes_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  void text(const std::string& value) {
+  void text(std::string_view value) {
     number(static_cast<uint32_t>(value.size()));
     bytes_ += value;
   }
@@ -54,7 +54,7 @@ class Decoder {
       std::memcpy(&value, from.data(), sizeof value);
     return value;
   }
-  std::string text() { return std::string(next(number<uint32_t>())); }
+  std::string_view text() { return next(number<uint32_t>()); }
   bool good() const { return good_; }
   bool at_end() const { return good_ && bytes_.empty(); }
 
@@ -97,7 +97,7 @@ std::string encoded(const SpmdRule& rule) {
 /// have.
 class RuleDecoder {
  public:
-  RuleDecoder(const std::string& bytes, std::span<const TensorType> in,
+  RuleDecoder(std::string_view bytes, std::span<const TensorType> in,
               std::span<const TensorType> out)
       : from_(bytes), in_(in), out_(out) {}
 
@@ -178,6 +178,11 @@ bool is_own(const std::string& path) {
          status.st_size <= kMostRead;
 }
 
+/// Empty where there is no such file.
+std::string own_bytes(const std::string& path) {
+  return path.empty() || !is_own(path) ? "" : read_cached(path);
+}
+
 std::string first_line() { return str(kFirstLine, kRulesVersion, "\n"); }
 
 }  // namespace
@@ -187,11 +192,11 @@ std::string rule_file_path() {
   return folder.empty() ? "" : folder + "/rules";
 }
 
-RuleFile::RuleFile(std::string path) : path_(std::move(path)) { entries_ = read(path_); }
+RuleFile::RuleFile(std::string path)
+    : path_(std::move(path)), bytes_(own_bytes(path_)), entries_(entries_of(bytes_)) {}
 
-RuleFile::Entries RuleFile::read(const std::string& path) {
-  if (path.empty() || !is_own(path)) return {};
-  const std::string bytes = read_cached(path), line = first_line();
+RuleFile::Entries RuleFile::entries_of(const std::string& bytes) {
+  const std::string line = first_line();
   if (!bytes.starts_with(line)) return {};
   Decoder from(std::string_view(bytes).substr(line.size()));
   const auto sum = from.number<uint32_t>();
@@ -201,8 +206,8 @@ RuleFile::Entries RuleFile::read(const std::string& path) {
     return {};
   Entries entries;
   while (from.good() && !from.at_end()) {
-    std::string key = from.text();
-    entries[std::move(key)] = from.text();
+    const std::string_view key = from.text();
+    entries.insert_or_assign(entries.end(), key, from.text());  // written by key
   }
   return from.good() ? entries : Entries();
 }
@@ -218,8 +223,8 @@ std::optional<SpmdRule> RuleFile::find(const std::string& key, const Node& node,
   std::optional<SpmdRule> rule = RuleDecoder(it->second, in, out).rule();
   if (!rule) return std::nullopt;
   rule->by_sizes = it != marker;
-  used_.insert(*marker);
-  used_.insert(*it);
+  used_.emplace(*marker);
+  used_.emplace(*it);
   return rule;
 }
 
@@ -234,8 +239,9 @@ void RuleFile::add(const std::string& key, const Node& node, std::span<const Ten
 void RuleFile::save() noexcept {
   if (!added_) return;
   try {
-    Entries all = used_;
-    all.merge(read(path_));
+    const std::string bytes = own_bytes(path_);
+    Entries all(used_.begin(), used_.end());
+    all.merge(entries_of(bytes));
     write(all);
   } catch (const std::exception&) {  // no memory: a cache is not worth more
   }
@@ -251,7 +257,7 @@ void RuleFile::write(const Entries& entries) const {
     return out.take();
   };
   std::string bytes = body(entries);
-  if (std::ssize(bytes) > kMostKept) bytes = body(used_);
+  if (std::ssize(bytes) > kMostKept) bytes = body({used_.begin(), used_.end()});
   if (std::ssize(bytes) > kMostKept) return;
   Encoder sum;
   sum.number(crc32c(bytes.data(), std::ssize(bytes)));

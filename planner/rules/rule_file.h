@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "planner/rules/discovery.h"
 
@@ -23,6 +24,9 @@ class RuleFile {
   /// empty. "": keeps nothing.
   explicit RuleFile(std::string path);
 
+  RuleFile(const RuleFile&) = delete;
+  RuleFile& operator=(const RuleFile&) = delete;
+
   /// The rule of a node with this rule_key, or nullopt if the file has none that the node can have.
   std::optional<SpmdRule> find(const std::string& key, const Node& node,
                                std::span<const TensorType> in);
@@ -35,13 +39,14 @@ class RuleFile {
   void save() noexcept;
 
  private:
-  using Entries = std::map<std::string, std::string>;  // encoded rules by key
-  static Entries read(const std::string& path);
+  /// Encoded rules by key, in `bytes`: the file is large, and few of its rules are used.
+  using Entries = std::map<std::string_view, std::string_view>;
+  static Entries entries_of(const std::string& bytes);
   void write(const Entries& entries) const;
 
-  std::string path_;
-  Entries entries_;  // of the file
-  Entries used_;     // by this process, those of the file among them
+  const std::string path_, bytes_;
+  const Entries entries_;                    // of the file
+  std::map<std::string, std::string> used_;  // by this process, those of the file among them
   bool added_ = false;
 };
 
