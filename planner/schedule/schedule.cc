@@ -80,11 +80,12 @@ Schedule parse_tactic(std::string_view text, const Mesh& mesh) {
   SR_REQUIRE(axis && !text.empty(), invalid_input, by, ": ", kForms);
   std::string_view name = *axis;
   if (const size_t slash = name.find('/'); slash != std::string_view::npos) {
-    for (const char digit : name.substr(slash + 1)) {
-      SR_REQUIRE(digit >= '0' && digit <= '9', invalid_input, by, ": '", name.substr(slash + 1),
-                 "' behind the axis: wanted one digit for each set of conflicts");
-      cut.digits.push_back(digit - '0');
-    }
+    const std::string_view digits = name.substr(slash + 1);
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    SR_REQUIRE(!digits.empty() && std::all_of(digits.begin(), digits.end(), is_digit),
+               invalid_input, by, ": '", digits,
+               "' behind the axis: wanted one digit for each set of conflicts");
+    for (const char digit : digits) cut.digits.push_back(digit - '0');
     name = name.substr(0, slash);
   }
   const std::vector<int> axes = axes_named(name, mesh, by);

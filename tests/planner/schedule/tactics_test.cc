@@ -248,6 +248,7 @@ TEST(Tactics, ErrorsNameTheTactic) {
       {"w0/relu:9@d", "--tactic 'w0/relu:9@d': node 'w0/relu' (relu) has 2 ways to be cut"},
       {"nix:0@d", "--tactic 'nix:0@d': no node has that name"},
       {"#99@d", "--tactic '#99@d': there are groups #0 to #"},
+      {"#0@d/", "--tactic '#0@d/': '' behind the axis"},
       {"#0@d/7x", "--tactic '#0@d/7x': '7x' behind the axis"},
       {"x.0@d/1", "--tactic 'x.0@d/1': digits given: 1, sets of conflicts to resolve: 0"},
       {"batch@d/1", "--tactic 'batch@d/1': batch has no conflicts to resolve"},
