@@ -66,6 +66,17 @@ void check_options(const OptimizerOptions& options) {
   SR_REQUIRE(!options.nesterov || (options.kind == OptimizerKind::sgd && options.momentum > 0),
              invalid_input, "nesterov wants the optimizer sgd with a momentum above 0, got ",
              name_of(kOptimizers, options.kind), " and ", options.momentum);
+  const OptimizerOptions usual;
+  const bool sgd = options.kind == OptimizerKind::sgd;
+  SR_REQUIRE(sgd || options.momentum == usual.momentum, invalid_input, "momentum is ",
+             options.momentum, ", which the optimizer sgd has, and ",
+             name_of(kOptimizers, options.kind), " has not");
+  SR_REQUIRE(!sgd || (options.beta1 == usual.beta1 && options.beta2 == usual.beta2 &&
+                      options.eps == usual.eps),
+             invalid_input, "beta1, beta2 and eps are ", options.beta1, ", ", options.beta2,
+             " and ", options.eps, ", which the optimizers adamw and adam have, and sgd has not");
+  SR_REQUIRE(!options.decay_all || options.weight_decay > 0, invalid_input,
+             "decay-all is of weight decay, and that is ", options.weight_decay);
   SR_REQUIRE(options.accumulate >= 1, invalid_input, "accumulate is ", options.accumulate,
              ", wanted 1 or more");
 }

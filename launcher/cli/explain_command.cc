@@ -9,6 +9,7 @@ namespace shardrun::cli {
 namespace {
 
 struct Explain {
+  const CLI::App* app = nullptr;  // the command's
   std::string plan, model, why, what_if, other, page, report;
   bool colours = false, loops = false;
 };
@@ -16,9 +17,11 @@ struct Explain {
 /// A plan file in words. The model is the one that the plan was made for, unless --model says where
 /// it is now.
 int run_explain(const Explain& explain, Arguments& args) {
-  if (!explain.report.empty() && explain.page.empty())
-    throw Failure(Failure::Kind::call,
-                  "--report: got " + explain.report + ", wanted --html with it");
+  for (const char* flag : {"--memory", "--plan-seconds"}) {
+    if (explain.app->count(flag) > 0 && explain.why.empty() && explain.what_if.empty())
+      throw Failure(Failure::Kind::call,
+                    std::string(flag) + ": is of the search for --why or --what-if; give one");
+  }
   const PlannedModel planned = read_planned_model(explain.plan);
   World world = World::threads(planned.ranks);
   const Model model =
@@ -54,28 +57,35 @@ int run_explain(const Explain& explain, Arguments& args) {
 }
 
 void add_explain_options(CLI::App& app, Arguments& args, Explain& explain) {
+  explain.app = &app;
   app.add_option("plan", explain.plan, "The plan, a file that 'shardrun plan -o' wrote")
       ->required();
+  CLI::Option* page =
+      app.add_option("--html", explain.page,
+                     "Write the plan as one HTML page to this file, with what --diff says, and "
+                     "print nothing");
   app.add_option("--why", explain.why,
-                 "Why this value lies as it does: its next-best sharding and what that would cost");
+                 "Why this value lies as it does: its next-best sharding and what that would cost")
+      ->excludes(page);
   app.add_option("--what-if", explain.what_if,
                  "'REGEX=[data,-]': what it would cost if these values lay so, each alone and all "
-                 "together");
+                 "together")
+      ->excludes(page);
   app.add_flag("--loops", explain.loops,
-               "Every node as loops over the mesh's axes, with the slices of its operands");
+               "Every node as loops over the mesh's axes, with the slices of its operands")
+      ->excludes(page);
   app.add_option(
       "--diff", explain.other,
       "What another plan for the same model does differently, and where its time differs");
-  app.add_option("--html", explain.page,
-                 "Write the plan as one HTML page to this file, with what --diff says, and print "
-                 "nothing");
   app.add_option(
-      "--report", explain.report,
-      "--html: the file of a run's --report, whose times are shown next to the predicted ones");
+         "--report", explain.report,
+         "--html: the file of a run's --report, whose times are shown next to the predicted ones")
+      ->needs(page);
   app.add_flag(
-      "--colours", explain.colours,
-      "Dims that are cut together, in groups that look alike, and where nodes can cut them "
-      "in several ways");
+         "--colours", explain.colours,
+         "Dims that are cut together, in groups that look alike, and where nodes can cut them "
+         "in several ways")
+      ->excludes(page);
   app.add_option("--model", explain.model,
                  "Where the model is now (default: where it was when it was planned)");
   add_field(app, args, &PlanRequest::memory_bytes, "--why, --what-if: limit of a rank's memory");

@@ -35,6 +35,7 @@ TEST(Schedule, LinearAndConstant) {
 
 TEST(Schedule, WrongNumbersAreRefused) {
   EXPECT_THROW((Schedule{ScheduleKind::constant, -1, 0, 0, 0}.check()), Error);
+  EXPECT_THROW((Schedule{ScheduleKind::constant, 1, 0.1, 0, 0}.check()), Error);
   EXPECT_THROW((Schedule{ScheduleKind::cosine, 1e-3, 1e-2, 0, 10}.check()), Error);
   EXPECT_THROW((Schedule{ScheduleKind::linear, 1e-3, 0, 10, 10}.check()), Error);
   EXPECT_THROW(parse_schedule("square"), Error);

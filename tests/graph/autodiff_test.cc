@@ -291,6 +291,30 @@ TEST(Optimizer, ClipsByTheNormOfAllGradientsTogether) {
   expect_follows(o, kLr, sgd);
 }
 
+TEST(Optimizer, NumbersOfAnotherOneAreRefused) {
+  const auto refusal = [](OptimizerKind kind, const std::function<void(OptimizerOptions&)>& set) {
+    OptimizerOptions o;
+    o.kind = kind;
+    set(o);
+    try {
+      const Quadratic q(o);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal(OptimizerKind::adam, [](auto& o) { o.momentum = 0.5; }),
+            "momentum is 0.5, which the optimizer sgd has, and adam has not");
+  for (const auto member :
+       {&OptimizerOptions::beta1, &OptimizerOptions::beta2, &OptimizerOptions::eps}) {
+    EXPECT_NE(refusal(OptimizerKind::sgd, [&](auto& o) { o.*member = 0.5; }).find("0.5"),
+              std::string::npos);
+    EXPECT_EQ(refusal(OptimizerKind::adamw, [&](auto& o) { o.*member = 0.5; }), "");
+  }
+  EXPECT_EQ(refusal(OptimizerKind::adamw, [](auto& o) { o.decay_all = true; }),
+            "decay-all is of weight decay, and that is 0");
+}
+
 TEST(Optimizer, FrozenParametersStay) {
   Quadratic q({}, /*train_bias=*/false);
   Interpreter run(q.b.g);

@@ -205,6 +205,24 @@ TEST_F(Explains, WhatIfRefuses) {
   }
 }
 
+TEST_F(Explains, FlagsThatWouldDoNothingAreRefused) {
+  plan("gpt.onnx --ranks 2 --planner dp --mesh r=2", "dp.json");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"--html page.html --why tokens", "--html excludes --why"},
+      {"--html page.html --what-if 'tokens=[-,-]'", "--html excludes --what-if"},
+      {"--html page.html --loops", "--html excludes --loops"},
+      {"--html page.html --colours", "--html excludes --colours"},
+      {"--report run.json", "--report requires --html"},
+      {"--memory 1GiB", "--memory: is of the search for --why or --what-if"},
+      {"--loops --plan-seconds 1", "--plan-seconds: is of the search for --why or --what-if"}};
+  for (const auto& [call, part] : wrong) {
+    const Outcome refused = folder_.shardrun(std::string("explain dp.json ") + call);
+    EXPECT_EQ(refused.status, 2) << describe(refused);
+    EXPECT_TRUE(says(message(refused), part)) << describe(refused);
+    EXPECT_FALSE(folder_.exists("page.html"));
+  }
+}
+
 /// What tactics leave is a plan that the search can only better; it says what it changed. All of
 /// them learn what one rank does.
 TEST_F(Explains, TheSearchIsNoWorseThanTactics) {
