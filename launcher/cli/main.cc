@@ -47,14 +47,22 @@ void join_skip(std::vector<std::string>& words) {
   }
 }
 
-/// Words that a command does not know: CLI11 has them in no order that one reads.
-std::string unknown_words(const CLI::App& app) {
-  const CLI::App& train = *app.get_subcommand("train");
-  std::string all, of_train, name = app.get_name();
-  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+/// The command that was asked for, or the command's own: "shardrun bench step".
+std::pair<std::string, const CLI::App*> asked_for(const CLI::App& app) {
+  const CLI::App* at = &app;
+  std::string name = app.get_name();
+  while (!at->get_subcommands().empty()) {
     at = at->get_subcommands().front();
     name += " " + at->get_name();
   }
+  return {name, at};
+}
+
+/// Words that a command does not know: CLI11 has them in no order that one reads.
+std::string unknown_words(const CLI::App& app) {
+  const CLI::App& train = *app.get_subcommand("train");
+  const std::string name = asked_for(app).first;
+  std::string all, of_train;
   for (const std::string& word : app.remaining(true)) {
     all += (all.empty() ? "" : " ") + word;
     const std::string flag = word.substr(0, word.find('='));
@@ -64,6 +72,18 @@ std::string unknown_words(const CLI::App& app) {
   return "'" + name + "' does not take '" + all + "'" +
          (of_train.empty() ? "" : " (" + of_train + " goes with 'shardrun train')") + "; '" + name +
          " --help' tells what it takes";
+}
+
+/// A command of which one of its own is wanted: "" where it has none.
+std::string missing_command(const CLI::App& app, const std::vector<std::string>& words) {
+  const auto [name, at] = asked_for(app);
+  std::string own;
+  for (const CLI::App* one : at->get_subcommands(nullptr))
+    own += (own.empty() ? "" : ", ") + one->get_name();
+  if (own.empty()) return "";
+  return "'" + name + "' wants one of " + own +
+         (words.size() > 1 ? ", got '" + words[1] + "'" : "") + "; '" + name +
+         " --help' tells more";
 }
 
 /// "train, plan, verify"
@@ -172,6 +192,8 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
   } catch (const CLI::ExtrasError&) {
     return refuse(unknown_words(app_));
   } catch (const CLI::ParseError& e) {
+    const std::string missing = e.get_name() == "RequiredError" ? missing_command(app_, words) : "";
+    if (!missing.empty()) return refuse(missing);
     std::ostringstream out, err;
     const int status = app_.exit(e, out, err);
     if (is_first_process()) std::cout << out.str();

@@ -181,6 +181,8 @@ TEST_F(Failures, BadFlags) {
   expect_refused("plan gpt.onnx --lr 0.05 --clip=1 --steps=3",
                  {"'shardrun plan' does not take '--lr 0.05 --steps=3'",
                   "(--lr, --steps goes with 'shardrun train')"});
+  expect_refused("model itx", {"'shardrun model' wants one of gpt,", "got 'itx'"});
+  expect_refused("bench", {"'shardrun bench' wants one of ", "sample, got '--ranks'"});
 }
 
 /// What a parser might take for 0, for the largest number, or for a flag that was left out.
