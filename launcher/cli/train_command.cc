@@ -14,7 +14,8 @@
 namespace shardrun::cli {
 namespace {
 
-/// "go on from it with: mpirun -np 2 shardrun train gpt.onnx --checkpoint run --resume"
+/// "go on from it with: mpirun --hostfile hosts -np 2 shardrun train gpt.onnx … --resume"
+/// --resume"
 std::string how_to_resume(const World& world, const Arguments& args,
                           const std::string& checkpoint) {
   std::vector<std::string> words = {"shardrun"};
@@ -30,9 +31,12 @@ std::string how_to_resume(const World& world, const Arguments& args,
   words.emplace_back("--resume");
   // Where none could be written to that folder the newest is still the one that was gone on from.
   if (!checkpoint.starts_with(args.train.checkpoint)) words.push_back(checkpoint);
-  const std::string mpirun =
-      launched_processes() > 1 ? "mpirun -np " + std::to_string(world.size()) + " " : "";
-  return "go on from it with: " + mpirun + shell_line(words);
+  if (launched_processes() > 1) {
+    std::vector<std::string> launcher = launcher_of_this_rank();
+    if (launcher.empty()) launcher = {"mpirun", "-np", std::to_string(world.size())};
+    words.insert(words.begin(), launcher.begin(), launcher.end());
+  }
+  return "go on from it with: " + shell_line(words);
 }
 
 /// "write its weights with: shardrun export run/step-00000100 -o gpt-trained.onnx …"

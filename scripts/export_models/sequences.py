@@ -58,6 +58,67 @@ def gru_bidirectional():
     return Tagger(nn.GRU(WIDTH, 6, bidirectional=True, batch_first=True), 12)
 
 
+class Steps(nn.Module):
+    """An nn.LSTM with proj_size, which no exporter writes, step by step: as in docs/onnx.md."""
+
+    def __init__(self, lstm):
+        super().__init__()
+        self.lstm = lstm
+
+    def direction(self, x, name, steps):
+        w, u, p = (getattr(self.lstm, f"weight_{kind}_{name}") for kind in ("ih", "hh", "hr"))
+        bias = sum(getattr(self.lstm, f"bias_{kind}_{name}") for kind in ("ih", "hh")) if self.lstm.bias else None
+        h, c, out = x.new_zeros(x.shape[0], p.shape[0]), x.new_zeros(x.shape[0], p.shape[1]), {}
+        for t in steps:
+            i, f, g, o = (F.linear(x[:, t], w, bias) + F.linear(h, u)).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            out[t] = h = F.linear(o.sigmoid() * c.tanh(), p)
+        return torch.stack([out[t] for t in sorted(out)], 1)
+
+    def forward(self, x):
+        steps = range(x.shape[1])
+        for layer in range(self.lstm.num_layers):
+            both = [self.direction(x, f"l{layer}", steps)]
+            if self.lstm.bidirectional:
+                both.append(self.direction(x, f"l{layer}_reverse", reversed(steps)))
+            x = torch.cat(both, -1)
+        return x, None
+
+
+def projected(**options):
+    return nn.LSTM(WIDTH, 8, num_layers=2, proj_size=5, batch_first=True, bidirectional=True, **options)
+
+
+model(tokens, name="lstm_projected")(lambda: Tagger(Steps(projected()), 10))
+model(tokens, name="lstm_projected_without_bias")(lambda: Tagger(Steps(projected(bias=False)), 10))
+model(tokens, name="lstm_projected_as_it_is", says={e: "projects the states of an LSTM" for e in ("dynamo", "default")})(
+    lambda: Tagger(projected(), 10))
+
+
+class Packed(nn.Module):
+    """Samples of several lengths, in both directions: states at each one's end, and a mean over what it has."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network, self.head = network, nn.Linear(12, 4)
+
+    def forward(self, x, lengths, y):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, state = self.network(packed)
+        out, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=TIME)
+        last = state[0] if isinstance(state, tuple) else state
+        return F.cross_entropy(self.head(out.sum(1) / lengths[:, None]) + self.head(last[-2:].transpose(0, 1).flatten(1)), y)
+
+
+def packed(generator):
+    return {"x": torch.randn(6, TIME, 5, generator=generator), "lengths": torch.tensor([4, 6, 1, 2, 6, 3]),
+            "y": torch.randint(0, 4, (6,), generator=generator)}
+
+
+for kind, own in {"LSTM": dict(), "GRU": dict(num_layers=2), "RNN": dict(nonlinearity="relu")}.items():
+    model(packed, name=f"packed_{kind.lower()}")(lambda kind=kind, own=own: Packed(getattr(nn, kind)(5, 6, batch_first=True, bidirectional=True, **own)))
+
+
 @model(series)
 class LstmCells(nn.Module):
     """A cell that is stepped by hand, and its last state."""

@@ -16,6 +16,19 @@ bool is_detached(const std::string& value) {
   return op == "detach" || op == "detach_";
 }
 
+bool fills_with_zeros(const ::onnx::NodeProto& node) {
+  if (node.op_type() != "ConstantOfShape" || node.output_size() != 1) return false;
+  const auto all_zero = [](const auto& numbers) {
+    return std::all_of(numbers.begin(), numbers.end(), [](auto number) { return number == 0; });
+  };
+  return std::all_of(node.attribute().begin(), node.attribute().end(), [&](const auto& attribute) {
+    const ::onnx::TensorProto& value = attribute.t();
+    return all_zero(value.raw_data()) && all_zero(value.float_data()) &&
+           all_zero(value.double_data()) && all_zero(value.int32_data()) &&
+           all_zero(value.int64_data());
+  });
+}
+
 class NodeRestorer {
  public:
   NodeRestorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
@@ -285,6 +298,35 @@ class NodeRestorer {
 };
 
 }  // namespace
+
+void restore_added_elements(const ModelFile& model, std::vector<FlatNode>& nodes,
+                            ImportReport& report) {
+  if (model.proto.producer_name() != "pytorch" || !call_groups(nodes).empty()) return;
+  std::set<std::string> zeros;
+  std::map<std::string, FlatNode*> scattered;  // by the result
+  std::map<std::string, int> uses;
+  for (FlatNode& node : nodes) {
+    const ::onnx::NodeProto& proto = node.proto;
+    if (fills_with_zeros(proto)) zeros.insert(proto.output(0));
+    if (proto.op_type() == "ScatterND" && proto.attribute().empty() && proto.input_size() == 3 &&
+        proto.output_size() == 1 && zeros.count(proto.input(0)) > 0)
+      scattered[proto.output(0)] = &node;
+    for (const std::string& name : proto.input()) ++uses[name];
+  }
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "Add") continue;
+    for (const std::string& name : node.proto.input()) {
+      const auto found = scattered.find(name);
+      if (found == scattered.end() || uses[name] != 1) continue;
+      ::onnx::NodeProto& scatter = found->second->proto;
+      auto* reduction = scatter.add_attribute();
+      reduction->set_name("reduction");
+      reduction->set_type(::onnx::AttributeProto::STRING);
+      reduction->set_s("add");
+      report.restored["accumulate=True"].push_back(scatter.name());
+    }
+  }
+}
 
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
                         ImportReport& report) {

@@ -39,6 +39,7 @@ class WeightRestorer {
   RestoredWeights run() {
     refuse_folded_norms();
     for (const CallGroup& group : groups_) {
+      refuse_projected_lstm(group);
       restore_bias(group);
       if (options_.shared != ImportOptions::Shared::keep) {
         free_constants_of_norm(group);
@@ -103,6 +104,27 @@ class WeightRestorer {
     out_.has_folded_norms = true;
     report_.notes.push_back(
         str(what, ", with its stored statistics: the model trains without it; ", kRemedy));
+  }
+
+  // ---- recurrent layers
+
+  /// Of aten.lstm(x, states, weights, has_biases, layers, dropout, train, bidirectional, …) with
+  /// proj_size the exporter takes the weights for those of a layer without: each direction's third
+  /// matrix for the next direction's first.
+  void refuse_projected_lstm(const CallGroup& group) const {
+    const FxCall& call = group.call;
+    const FxArgument* weights = call.target == "aten.lstm" ? call.find(2, "params") : nullptr;
+    if (weights == nullptr) return;
+    const size_t each = call.flag(3, "has_biases", true) ? 4 : 2;
+    const double directions = call.flag(7, "bidirectional", false) ? 2 : 1;
+    const double cells = call.number(4, "num_layers", 1) * directions;
+    const size_t count = weights->items.size();
+    SR_REQUIRE(count <= each || static_cast<double>(count) != cells * static_cast<double>(each + 1),
+               invalid_input, "node '", nodes_[group.nodes[0]].proto.name(), "': '",
+               names_.tensor_of(weights->items[each].value()),
+               "' projects the states of an LSTM (proj_size), which PyTorch's exporters cannot "
+               "write: the newer one leaves projections out and takes weights for others; write "
+               "the steps out in the module (docs/onnx.md, 'LSTMs with a projection')");
   }
 
   // ---- biases

@@ -48,7 +48,7 @@ class Recurrence {
     for (size_t i = 0; directions == 2 && i < per_direction_; ++i)
       activations_.push_back(activations_[i]);
     if (c.has_attr("activations")) read_activations();
-    if (c.has(4)) read_lengths(direction);
+    if (c.has(4)) read_lengths();
     one_bias = c.report.producer.rfind("tf2onnx ", 0) == 0;
   }
 
@@ -191,16 +191,13 @@ class Recurrence {
     activations_ = std::move(named);
   }
 
-  /// Samples may end early where steps go forward: backward, each would begin at a step of its own.
-  void read_lengths(const std::string& direction) {
+  /// Samples may end early. Backward, a sample's state stays the initial one up to its own last
+  /// step.
+  void read_lengths() {
     const Tensor* known = b_.known(c_.in(4));
     bool all = known != nullptr;
     for (int64_t i = 0; all && i < known->count(); ++i) all = known->at(i) >= steps_;
-    if (all) return;
-    SR_REQUIRE(direction == "forward", unsupported, "direction ", direction,
-               " with samples of several lengths (input 4, sequence_lens); train on padded samples "
-               "without pack_padded_sequence");
-    lengths_ = b_.cast(c_.in(4), DType::i64);
+    if (!all) lengths_ = b_.cast(c_.in(4), DType::i64);
   }
 
   NodeContext& c_;

@@ -79,10 +79,12 @@ void top_k(NodeContext& c) {
   c.out(1, results[1]);
 }
 
+/// Of booleans it counts: PyTorch's older exporter writes (x > 0).cumsum(1) without a Cast.
 void cum_sum(NodeContext& c) {
   const Tensor& axis = c.known(1, "axis");
   SR_REQUIRE(axis.count() == 1, invalid_input, "axis is not a scalar");
-  c.out(c.b.add("cumsum", {c.in(0)},
+  const bool counts = c.b.dtype(c.in(0)) == DType::boolean;
+  c.out(c.b.add("cumsum", {counts ? c.b.cast(c.in(0), DType::i64) : c.in(0)},
                 {{"axis", NodeContext::axis(axis.int_at(0), c.b.rank(c.in(0)))},
                  {"exclusive", c.attr_i("exclusive", 0)},
                  {"reverse", c.attr_i("reverse", 0)}}));

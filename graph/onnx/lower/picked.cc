@@ -77,6 +77,7 @@ class PickedNode {
   }
 
   void element_wise();
+  void cast_like();
   void along_an_axis();
   void reduce();
   void product();
@@ -116,6 +117,16 @@ void PickedNode::element_wise() {
   }
   const bool copies = c_.op() == "Identity" || c_.op() == "Cast";
   on_all_rows(highest - from_right, !copies);
+}
+
+/// The second operand says the type alone: a number that is cast for rows, as the least of a clamp,
+/// stays a number.
+void PickedNode::cast_like() {
+  const bool of_rows = is(0);
+  const int64_t axis = of_rows ? of(0).axis : 0;
+  const bool is_safe = make_whole(false);
+  lowering_.lower(c_);
+  if (of_rows) wrap(axis, is_safe);
 }
 
 /// Softmax, ArgMax, TopK, CumSum: along another dim than the rows.
@@ -413,11 +424,11 @@ void PickedNode::expand() {
 const std::map<std::string, size_t>& operands_by_element() {
   constexpr size_t kAny = std::numeric_limits<size_t>::max();
   static const std::map<std::string, size_t> most = {
-      {"Add", 2},     {"Sub", 2},         {"Mul", 2},           {"Div", 2},    {"Equal", 2},
-      {"Less", 2},    {"Greater", 2},     {"And", 2},           {"Or", 2},     {"Xor", 2},
-      {"PRelu", 2},   {"Pow", 2},         {"Mod", 2},           {"Where", 3},  {"Clip", 3},
-      {"Dropout", 3}, {"CastLike", 2},    {"Max", kAny},        {"Min", kAny}, {"Sum", kAny},
-      {"Mean", kAny}, {"LessOrEqual", 2}, {"GreaterOrEqual", 2}};
+      {"Add", 2},         {"Sub", 2},           {"Mul", 2},    {"Div", 2},    {"Equal", 2},
+      {"Less", 2},        {"Greater", 2},       {"And", 2},    {"Or", 2},     {"Xor", 2},
+      {"PRelu", 2},       {"Pow", 2},           {"Mod", 2},    {"Where", 3},  {"Clip", 3},
+      {"Dropout", 3},     {"Max", kAny},        {"Min", kAny}, {"Sum", kAny}, {"Mean", kAny},
+      {"LessOrEqual", 2}, {"GreaterOrEqual", 2}};
   return most;
 }
 
@@ -434,6 +445,7 @@ void PickedNode::lower() {
         {"TopK", 2},
         {"CumSum", 2}},
        &PickedNode::along_an_axis},
+      {{{"CastLike", 2}}, &PickedNode::cast_like},
       {{{"MatMul", 2}, {"Gemm", 3}}, &PickedNode::product},
       {{{"Conv", 3},
         {"ConvTranspose", 3},

@@ -342,6 +342,18 @@ void read_text_of_rank0(const std::string& text, TrainingPlan::Impl& plan) {
   plan.copy_bytes = all["copy_bytes"].get<std::vector<int64_t>>();
 }
 
+/// Drops the plan and reads it anew, as other ranks do. What lives on was scattered over all that
+/// the search took: of the pages that held it hardly any could be given back.
+void gather(const Model::Impl& model, int64_t ranks, TrainingPlan::Impl& plan) {
+  const std::string text = text_for_ranks(plan);
+  plan.train = {};
+  plan.evaluation = {};
+  plan.recomputing.reset();
+  trim_heap();
+  read_text_of_rank0(text, plan);
+  check(model, plan, ranks);
+}
+
 }  // namespace
 
 Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks) {
@@ -443,12 +455,14 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
     choose_plan(world, model.impl(), request, ranks, capacities, *impl);
     return world.impl().mpi ? text_for_ranks(*impl) : std::string();  // else nobody to tell
   });
-  if (!world.leader()) {
-    at_boundary([&] {
+  at_boundary([&] {
+    if (!world.leader()) {
       read_text_of_rank0(text, *impl);
       check(model.impl(), *impl, ranks);
-    });
-  }
+    } else if (impl->process_limit > 0) {
+      gather(model.impl(), ranks, *impl);
+    }
+  });
   impl->held = describe_held(model.impl().train, impl->train);
   trim_heap();  // of what the search took
   return TrainingPlan(std::move(impl));

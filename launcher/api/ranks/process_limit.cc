@@ -2,6 +2,7 @@
 #include "ranks/process_limit.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@ namespace {
 /// For what a process takes from its arena's allocation to its end. In all it was 35 to 60 MiB
 /// besides the arena (scripts/memory_limit).
 constexpr int64_t kLater = int64_t{32} << 20;
+/// What a process takes differs by about as much from call to call.
+constexpr int64_t kDiffers = int64_t{2} << 20;
 /// What most processes take in all; and the steps in which more is counted.
 constexpr int64_t kLeast = int64_t{80} << 20, kStep = int64_t{32} << 20;
 
@@ -39,10 +42,12 @@ void require_process_fits(Communicator& host, int64_t limit, int64_t arena_bytes
   const auto fullest =
       std::max_element(all.begin(), all.end(),
                        [](const RankBytes& a, const RankBytes& b) { return a.all() < b.all(); });
+  const int64_t left = limit - fullest->process - kDiffers;
   SR_REQUIRE(fullest->all() <= limit, out_of_memory, "--memory ", limit, ": the process of rank ",
              fullest - all.begin(), " needs ", fullest->all(), " bytes: ", fullest->arena,
              " for its arena, and ", fullest->process,
-             " for what it holds, data included, and its steps take; give more, or more ranks");
+             " for what it holds, data included, and its steps take; give more, or more ranks",
+             left > 0 ? str(", or plan for what is left: --arena ", left) : std::string());
 }
 
 }  // namespace shardrun

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -155,6 +156,26 @@ std::vector<std::string> launcher_words(const std::string& command) {
   const bool wants_it = run_child({words[0], kAsRoot, "--version"}).status == 0;
   if (wants_it) words.insert(words.begin() + 1, kAsRoot);
   return words;
+}
+
+std::vector<std::string> launcher_of_this_rank() {
+  if (const char* given = std::getenv(kRestartsMpirun); given != nullptr && *given != 0)
+    return shell_words(given, "--mpirun");
+  const auto command_of = [](const std::string& process) {
+    std::ifstream in("/proc/" + process + "/cmdline", std::ios::binary);
+    std::vector<std::string> words;
+    for (std::string word; std::getline(in, word, '\0');) words.push_back(word);
+    return words;
+  };
+  std::vector<std::string> own = command_of("self"), above = command_of(std::to_string(getppid()));
+  const std::string name = above.empty() ? "" : std::filesystem::path(above[0]).filename().string();
+  const bool starts_ranks =
+      name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "prterun";
+  if (!starts_ranks || own.empty() || above.size() <= own.size() ||
+      !std::equal(own.rbegin(), own.rend() - 1, above.rbegin()))
+    return {};
+  above.resize(above.size() - own.size());
+  return above;
 }
 
 std::string own_program() {

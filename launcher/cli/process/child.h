@@ -30,6 +30,13 @@ std::string sentence_of(const ChildResult& child);
 /// Throws Failure(call) where there is no such program.
 std::vector<std::string> launcher_words(const std::string& command);
 
+/// In the environment of a run that --restarts starts: its --mpirun.
+inline constexpr const char* kRestartsMpirun = "SHARDRUN_RESTARTS_MPIRUN";
+
+/// The command that started this rank, in front of this program: that of --restarts, else the
+/// process above, if it is Open MPI's launcher ("mpirun --hostfile hosts -np 2"). Empty: not known.
+std::vector<std::string> launcher_of_this_rank();
+
 /// Is there such a program, in PATH or by its path?
 bool program_exists(const std::string& name);
 

@@ -35,6 +35,15 @@ size_t values_of_reach(const std::string& word) {
   if (is_any(word, {"--mca", "-mca", "--gmca", "-gmca"})) return 2;
   return is_any(word, {"--prefix", "-prefix", "--tune", "-tune", "-am", "--am"}) ? 1 : 0;
 }
+/// --oversubscribe, --map-by slot:OVERSUBSCRIBE, --mca rmaps_base_oversubscribe 1
+bool may_oversubscribe(const Words& words) {
+  return std::any_of(words.begin(), words.end(), [](std::string word) {
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    return word.find("oversubscribe") != std::string::npos &&
+           word.find("nooversubscribe") == std::string::npos;
+  });
+}
 constexpr const char* kAsRoot = "--allow-run-as-root";
 
 std::optional<int64_t> number_of(const std::string& text) {
@@ -59,7 +68,7 @@ HostEntry entry_of(const std::string& text) {
     if (const auto slots = number_of(text.substr(colon + 1)))
       return {text.substr(0, colon), *slots, text};
   }
-  return {text, 0, text};
+  return {text, std::nullopt, text};
 }
 
 /// A hostfile's line, "node7 slots=4 max_slots=8", without its comment; blanks may be around "=".
@@ -76,7 +85,7 @@ HostEntry entry_of_line(const std::string& line) {
   for (std::string word; in >> word;) {
     for (const std::string flag : {"slots=", "cpu=", "count="}) {
       if (!word.starts_with(flag)) continue;
-      out.slots = number_of(word.substr(flag.size())).value_or(0);
+      out.slots = number_of(word.substr(flag.size()));
     }
   }
   out.text = line;
@@ -120,7 +129,7 @@ HostList::HostList(Words words) : words_(std::move(words)) {
   if (source_ == Source::words) {
     read_list(words_[named_ + 1]);
   } else if (source_ == Source::file) {
-    read_file(words_[named_ + 1]);
+    read_hostfile(words_[named_], words_[named_ + 1]);
   } else if (pbs != nullptr || slurm != nullptr) {
     source_ = Source::batch;
     pbs != nullptr ? read_file(pbs) : read_slurm(slurm);
@@ -148,7 +157,7 @@ void HostList::read_file(const std::string& path) {
       const auto known = std::find_if(entries_.begin(), entries_.end(),
                                       [&](const HostEntry& one) { return one.name == entry.name; });
       if (known != entries_.end()) {
-        ++known->slots;
+        ++*known->slots;
       } else {
         entries_.push_back({entry.name, 1, entry.name});
       }
@@ -160,6 +169,23 @@ void HostList::read_file(const std::string& path) {
     throw Failure(Failure::Kind::run, path + ": cannot be read: " + std::strerror(errno));
 }
 
+void HostList::read_hostfile(const std::string& flag, const std::string& path) {
+  const std::string what = flag + " " + path;
+  try {
+    read_file(path);
+  } catch (const Failure& failure) {
+    throw Failure(Failure::Kind::run, flag + " " + failure.what());
+  }
+  if (entries_.empty() && excluded_.empty())
+    throw Failure(Failure::Kind::run, what + ": it names no host");
+  const bool none = std::all_of(entries_.begin(), entries_.end(),
+                                [](const HostEntry& entry) { return entry.slots == 0; });
+  if (!entries_.empty() && none && !may_oversubscribe(words_))
+    throw Failure(Failure::Kind::run, what +
+                                          ": slots=0 of every host is no rank; give slots, or "
+                                          "the launcher --oversubscribe");
+}
+
 void HostList::read_slurm(const std::string& nodes) {
   const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
   const std::vector<int64_t> slots = tasks_per_node(tasks == nullptr ? "" : tasks);
@@ -169,7 +195,8 @@ void HostList::read_slurm(const std::string& nodes) {
                   "scontrol show hostnames " + nodes + ": status " + std::to_string(shown.status));
   for (const std::string& name : parts_of(shown.said, '\n')) {
     const size_t n = entries_.size();
-    entries_.push_back({name, n < slots.size() ? slots[n] : 0, name});
+    const bool said = n < slots.size() && slots[n] > 0;
+    entries_.push_back({name, said ? std::optional(slots[n]) : std::nullopt, name});
   }
 }
 
@@ -191,8 +218,8 @@ int64_t HostList::ranks() const {
 int64_t HostList::slots() const {
   int64_t sum = 0;
   for (const HostEntry& entry : entries_) {
-    if (entry.slots == 0) return static_cast<int64_t>(entries_.size());
-    sum += entry.slots;
+    if (!entry.slots) return static_cast<int64_t>(entries_.size());
+    sum += *entry.slots;
   }
   return sum;
 }
@@ -207,7 +234,7 @@ Words HostList::naming(const std::vector<HostEntry>& entries, const std::string&
   for (const std::string& line : excluded_) out << line << '\n';
   for (const HostEntry& entry : entries) {
     out << entry.text;
-    if (source_ == Source::batch && entry.slots > 0) out << " slots=" << entry.slots;
+    if (source_ == Source::batch && entry.slots) out << " slots=" << *entry.slots;
     out << '\n';
   }
   out.close();
@@ -227,11 +254,12 @@ Words HostList::silent(double seconds, const std::string& folder) const {
   const Words names = hosts();
   std::vector<Words> commands;
   for (const std::string& name : names) {
-    const auto entry = std::find_if(entries_.begin(), entries_.end(),
+    HostEntry entry = *std::find_if(entries_.begin(), entries_.end(),
                                     [&](const HostEntry& one) { return one.name == name; });
+    if (entry.slots == 0) entry = {name, std::nullopt, name};  // no rank would start there
     Words words = ask;
     for (const std::string& word :
-         naming({*entry}, folder + "/host-" + std::to_string(commands.size())))
+         naming({entry}, folder + "/host-" + std::to_string(commands.size())))
       words.push_back(word);
     for (const char* word : {"-np", "1", "true"}) words.emplace_back(word);
     commands.push_back(std::move(words));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,9 +10,9 @@ namespace shardrun::cli {
 
 /// One place of the list: a host may have several.
 struct HostEntry {
-  std::string name;   // "node7", also "user@node7"
-  int64_t slots = 0;  // ranks that it takes; 0: it is not said
-  std::string text;   // as it stands in the list: "node7:4", or a hostfile's "node7 slots=4"
+  std::string name;              // "node7", also "user@node7"
+  std::optional<int64_t> slots;  // ranks that it takes, if that is said
+  std::string text;              // as it stands in the list: "node7:4", "node7 slots=4"
 };
 
 /// A command of Open MPI's mpirun, by its words, and the hosts of its --host, else of its
@@ -19,7 +20,8 @@ struct HostEntry {
 class HostList {
  public:
   /// Knows no hosts where the command names none, is another program's, or counts them ("+n1").
-  /// Throws Failure(run) if a file or Slurm's scontrol cannot be read.
+  /// Throws Failure(run) if a file or Slurm's scontrol cannot be read, or a hostfile has no host,
+  /// or none that takes a rank.
   explicit HostList(std::vector<std::string> words);
 
   const std::vector<std::string>& words() const { return words_; }
@@ -39,6 +41,7 @@ class HostList {
  private:
   enum class Source { none, words, file, batch };
   void read_file(const std::string& path);
+  void read_hostfile(const std::string& flag, const std::string& path);
   void read_list(const std::string& list);
   void read_slurm(const std::string& nodes);
   int64_t slots() const;

@@ -276,6 +276,7 @@ int run_with_restarts(const Arguments& args) {
   const TemporaryFolder folder;
   const HostList hosts(args.mpirun.empty() ? std::vector<std::string>()
                                            : launcher_words(args.mpirun));
+  setenv(kRestartsMpirun, args.mpirun.c_str(), 1);
   KeptPlans plans(args.train.checkpoint);
   std::optional<Start> start = Start{.launcher = hosts.words(), .ranks = hosts.ranks()};
   for (int64_t again = 0;; ++again) {

@@ -301,5 +301,66 @@ TEST_F(OnnxImport, Einsums) {
     EXPECT_LE(element_count(graph.type(node.outputs[0]).shape), 12) << to_string(graph);
 }
 
+/// Of samples of several lengths, backward begins at each one's own last step.
+TEST_F(OnnxImport, RecurrentLayersOverSamplesOfSeveralLengths) {
+  for (const std::string direction : {"forward", "reverse", "bidirectional"}) {
+    const bool both = direction == "bidirectional";
+    const int64_t directions = both ? 2 : 1;
+    ModelBuilder b;
+    b.input("x", {3, 3, 1});
+    b.input("lengths", {3}, test::kInt64);
+    b.floats("w", {directions, 1, 1}, both ? std::vector<float>{1, 3} : std::vector<float>{1});
+    b.floats("r", {directions, 1, 1}, both ? std::vector<float>{2, 0.5F} : std::vector<float>{2});
+    auto& rnn = b.node("RNN", {"x", "w", "r", "", "lengths"}, {"y", "last"});
+    test::set_string(rnn, "direction", direction);
+    rnn.add_attribute()->CopyFrom([&] {
+      ::onnx::AttributeProto activations;
+      activations.set_name("activations");
+      activations.set_type(::onnx::AttributeProto::STRINGS);
+      for (int64_t d = 0; d < directions; ++d) activations.add_strings("Relu");
+      return activations;
+    }());
+    b.output("y");
+    b.output("last");
+    const std::vector<float> x = {1, 2, 3, 4, 5, 6, 7, 8, 9};  // [step, sample]
+    const Graph graph = import(b);
+    const std::vector<Tensor> out =
+        evaluate_graph(graph,
+                       {{"x", floats({3, 3, 1}, x)},
+                        {"lengths", Tensor::from<int64_t>({3}, {3, 1, 2}, DType::i64)}},
+                       graph.outputs);
+    for (int64_t d = 0; d < directions; ++d) {
+      const bool back = direction == "reverse" || d == 1;
+      for (int64_t sample = 0; sample < 3; ++sample) {
+        const int64_t length = std::vector<int64_t>{3, 1, 2}[static_cast<size_t>(sample)];
+        double h = 0;
+        for (int64_t i = 0; i < 3; ++i) {
+          const int64_t step = back ? 2 - i : i;
+          const bool runs = step < length;
+          if (runs)
+            h = (d == 1 ? 3 : 1) * x[static_cast<size_t>(step * 3 + sample)] +
+                (d == 1 ? 0.5 : 2) * h;
+          EXPECT_EQ(out[0].at((step * directions + d) * 3 + sample), runs ? h : 0)
+              << direction << " " << d << ", sample " << sample << ", step " << step;
+        }
+        EXPECT_EQ(out[1].at(d * 3 + sample), h) << direction << " " << d << ", sample " << sample;
+      }
+    }
+  }
+}
+
+TEST_F(OnnxImport, ASumAlongABooleanCounts) {
+  ModelBuilder b;
+  b.input("x", {4});
+  b.ints("axis", {0}, true);
+  b.floats("zero", {1}, {0});
+  b.node("Greater", {"x", "zero"}, {"mask"});
+  b.node("CumSum", {"mask", "axis"}, {"y"});
+  b.output("y", {4}, test::kInt64);
+  const Tensor y = evaluate_graph(import(b), {{"x", floats({4}, {1, -1, 2, 3})}})[0];
+  for (int64_t i = 0; i < 4; ++i)
+    EXPECT_EQ(y.int_at(i), (std::vector<int64_t>{1, 1, 2, 3})[static_cast<size_t>(i)]);
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -349,6 +349,58 @@ TEST_F(LostImport, AParameterThatIsGoneWithItsStepIsRefused) {
   EXPECT_TRUE(noted("nothing in the graph reads the parameters 'scale'"));
 }
 
+/// nn.LSTM(3, 2, proj_size=1): the exporter takes weights of one hidden number, h's.
+TEST_F(LostImport, AnLstmWithAProjectionIsRefused) {
+  for (const bool projected : {true, false}) {
+    ModelBuilder b;
+    b.model.set_producer_name("pytorch");
+    b.input("x", {3, 2, 3});
+    b.floats("w", {1, 4, 3}, std::vector<float>(12, 0.5F));
+    b.floats("r", {1, 4, 1}, std::vector<float>(4, 0.5F));
+    test::add_metadata(&b.node("LSTM", {"x", "w", "r"}, {"y"}), "pkg.torch.onnx.fx_node",
+                       std::string("%lstm : [num_users=1] = call_function[target=torch.ops.aten."
+                                   "lstm.input](args = (%x, [%zeros, %zeros_1], [%p_w, %p_r") +
+                           (projected ? ", %p_projection" : "") +
+                           "], False, 1, 0.0, True, False, False), kwargs = {})");
+    b.output("y");
+    test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                       "\n# inputs\np_w: PARAMETER target='w'\np_r: PARAMETER target='r'\n"
+                       "p_projection: PARAMETER target='projection'\nx: USER_INPUT\n\n# outputs\n"
+                       "y: USER_OUTPUT\n");
+    options.freeze = {"^projection$"};
+    const std::string text = refusal(b);
+    EXPECT_EQ(
+        text.find("'projection' projects the states of an LSTM (proj_size)") != std::string::npos,
+        projected)
+        << text;
+    EXPECT_EQ(text.empty(), !projected) << text;
+  }
+}
+
+/// zeros.index_put((places,), values, accumulate=True) of the older exporter, places 1, 1 and 0.
+TEST_F(LostImport, ElementsThatTheOlderExporterAddsAreAddedTwice) {
+  for (const char* producer : {"pytorch", "other"}) {
+    ModelBuilder b;
+    b.model.set_producer_name(producer);
+    b.input("x", {3});
+    b.ints("places", {1, 1, 0});
+    b.ints("axis", {1});
+    b.node("Unsqueeze", {"places", "axis"}, {"indices"});
+    b.floats("self", {3}, {5, 6, 7});
+    b.node("Shape", {"self"}, {"shape"});
+    b.node("ConstantOfShape", {"shape"}, {"zeros"});
+    b.node("ScatterND", {"zeros", "indices", "x"}, {"scattered"});
+    b.node("Add", {"self", "scattered"}, {"y"});
+    b.output("y");
+    const bool adds = std::string(producer) == "pytorch";
+    const Tensor y = evaluate_graph(import(b), {{"x", floats({3}, {10, 20, 30})}})[0];
+    EXPECT_EQ(y.at(0), 35);
+    EXPECT_EQ(y.at(1), adds ? 36 : 26) << producer;
+    EXPECT_EQ(y.at(2), 7);
+    EXPECT_EQ(noted("accumulate=True of 'ScatterND_3'"), adds);
+  }
+}
+
 /// The sizes of what the graph returns stand with its outputs.
 TEST_F(LostImport, TheBiasOfALastLayerIsRestored) {
   ModelBuilder b;

@@ -83,6 +83,18 @@ TEST_F(Picked, GradientsAreThoseOfThePickedRows) {
   EXPECT_NEAR(dw.at(1), (2 / 3.0 + (std::sqrt(4 / 3.0) + std::sqrt(9 / 3.0)) / 2) / 4, 1e-6);
 }
 
+/// clamp(min=2) as the newer exporter writes it: the number is cast to the rows' type.
+TEST_F(Picked, ANumberThatIsCastForRowsStaysOne) {
+  ModelBuilder b = picking();
+  b.floats("least", {}, {2});
+  b.node("CastLike", {"least", "rows"}, {"low"});
+  b.node("Clip", {"rows", "low"}, {"clamped"});
+  b.node("CastLike", {"clamped", "least"}, {"cast"});
+  set_int(b.node("ReduceSum", {"cast"}, {"y"}), "keepdims", 0);
+  b.output("y");
+  EXPECT_EQ(value(b, feeds({1, 5, kNaN, kNaN, 3, -4, kNaN, 7}, {1, 0, 1, 0})), 2 + 5 + 3 + 2);
+}
+
 TEST_F(Picked, MeansOfNothingAreNaNAsInPyTorch) {
   ModelBuilder b = picking();
   set_int(b.node("ReduceMean", {"rows"}, {"y"}), "keepdims", 0);

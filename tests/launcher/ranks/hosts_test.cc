@@ -90,12 +90,41 @@ TEST_F(Hosts, OfAHostfile) {
   at_.write("cores", "here\ndead\n");
   EXPECT_EQ(left(list("-n 8 -machinefile " + path("cores"))),
             (Words{"-n", "4", "-machinefile", path("hosts")}));
-  try {
-    list("--hostfile " + path("none"));
-    ADD_FAILURE() << "read what is not there";
-  } catch (const Failure& e) {
-    EXPECT_EQ(std::string(e.what()), path("none") + ": cannot be read: No such file or directory");
-  }
+}
+
+/// Such a host is not asked for a rank, nor is its silence a reason to leave it out.
+TEST_F(Hosts, OfAHostfileThatTakeNoRank) {
+  at_.write("hosts", "head slots=0\nnear slots=4\ndead slots=4\n");
+  const HostList all = list("--hostfile " + path("hosts") + " -np 8");
+  EXPECT_EQ(all.silent(20, at_.path()), Words{"dead"});
+  EXPECT_EQ(at_.read("host-0"), "head\n");
+  EXPECT_EQ(left(all), (Words{"--hostfile", path("hosts"), "-np", "4"}));
+  at_.write("hosts", "dead slots=0\nnear slots=4\n");
+  EXPECT_EQ(left(list("--hostfile " + path("hosts") + " -np 4")),
+            (Words{"--hostfile", path("hosts"), "-np", "4"}));
+}
+
+TEST_F(Hosts, OfAHostfileThatCannotBeUsed) {
+  const auto said = [&](const std::string& flags) {
+    try {
+      list(flags);
+    } catch (const Failure& e) {
+      return std::string(e.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(said("--hostfile " + path("none") + " -np 2"),
+            "--hostfile " + path("none") + ": cannot be read: No such file or directory");
+  at_.write("empty", "# nobody\n\n");
+  EXPECT_EQ(said("-machinefile " + path("empty")),
+            "-machinefile " + path("empty") + ": it names no host");
+  at_.write("zero", "here slots=0\n");
+  EXPECT_EQ(said("--hostfile " + path("zero") + " -np 2"),
+            "--hostfile " + path("zero") +
+                ": slots=0 of every host is no rank; give slots, or the launcher --oversubscribe");
+  EXPECT_EQ(said("--oversubscribe --hostfile " + path("zero") + " -np 2"), "nothing");
+  at_.write("without", "^here\n");
+  EXPECT_EQ(said("--hostfile " + path("without") + " -np 2"), "nothing");
 }
 
 TEST_F(Hosts, OfABatchSystem) {

@@ -132,6 +132,24 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
     EXPECT_NE(message(little).find(text), std::string::npos) << text << describe(little);
 }
 
+/// What a search took goes back before the arena comes.
+TEST_F(ProcessMemory, AHardSearchLeavesRoomForTheArena) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
+  const Outcome model = at_.shardrun("model unet --no-weights -o unet.onnx");
+  ASSERT_EQ(model.status, 0) << describe(model);
+  const Outcome data = at_.sh(
+      "python3 -c 'import struct\n"
+      "h = str(dict(descr=\"<f4\", fortran_order=False, shape=(12, 3, 32, 32)))\n"
+      "h += \" \" * (117 - len(h)) + chr(10)\n"
+      "b = bytes([147]) + b\"NUMPY\" + bytes([1, 0]) + struct.pack(\"<H\", len(h)) + h.encode()\n"
+      "for n in \"xy\": open(n + \".npy\", \"wb\").write(b + bytes(12 * 3072 * 4))'");
+  ASSERT_EQ(data.status, 0) << describe(data);
+  const Outcome run = at_.shardrun(mpi(3),
+                                   "unet.onnx --data npy:x.npy,y.npy --batch 6 --steps 1 "
+                                   "--validation 0 --memory 150MiB --arena 40MiB");
+  EXPECT_EQ(run.status, 0) << describe(run);
+}
+
 /// Data that are unpacked into memory are the process's, too, and known before the arena.
 TEST_F(ProcessMemory, DataCount) {
   SKIP_WHERE_MEMORY_IS_SHADOWED();
@@ -147,9 +165,11 @@ TEST_F(ProcessMemory, DataCount) {
   ASSERT_EQ(model.status, 0) << describe(model);
   const std::string job =
       "wrn.onnx --normalise 0.5/0.5 --data idx:x.gz,y.gz --batch 2 --steps 1 --validation 0 ";
-  const Outcome refused = at_.shardrun(job + "--memory 140MiB");
+  const Outcome refused = at_.shardrun(job + "--memory 180MiB");
   EXPECT_EQ(refused.status, 2) << describe(refused);
   EXPECT_NE(message(refused).find("data included"), std::string::npos) << describe(refused);
+  EXPECT_NE(message(refused).find(", or plan for what is left: --arena "), std::string::npos)
+      << describe(refused);
   const Outcome fits = at_.shardrun(job + "--memory 400MiB");
   EXPECT_EQ(fits.status, 0) << describe(fits);
 }

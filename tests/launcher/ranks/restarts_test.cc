@@ -61,6 +61,25 @@ TEST_F(Restarts, LossesAreThoseOfAnUndisturbedRun) {
   EXPECT_NE(losses("m.jsonl"), "");
 }
 
+/// The command that is printed starts the ranks as they were started.
+TEST_F(Restarts, WhatIsPrintedKeepsTheLaunchersWords) {
+  at_.write("hosts", "localhost slots=2\n");
+  const std::string launcher = SHARDRUN_MPIEXEC " --hostfile hosts --bind-to none -np 2";
+  const std::string model = " train gpt.onnx --data text:text.txt --validation 0 --batch 4 ";
+  const std::string wanted = "go on from it with: " + launcher + " shardrun" + model;
+  const Outcome alone =
+      at_.sh(launcher + " " SHARDRUN_COMMAND + model + "--steps 1 --checkpoint a");
+  EXPECT_EQ(alone.status, 0) << describe(alone);
+  EXPECT_NE(alone.out.find(wanted + "--steps 1 --checkpoint a --resume\n"), std::string::npos)
+      << describe(alone);
+  const Outcome supervised =
+      at_.sh(SHARDRUN_COMMAND + model + "--steps 1 --checkpoint b --restarts 1 --mpirun '" +
+             launcher + "'");
+  EXPECT_EQ(supervised.status, 0) << describe(supervised);
+  EXPECT_NE(supervised.out.find(wanted + "--steps 1 --checkpoint b --resume\n"), std::string::npos)
+      << describe(supervised);
+}
+
 /// What the machine, or its description, becomes meanwhile changes no plan: the losses stay those
 /// of the first.
 TEST_F(Restarts, GoOnByThePlanOfTheFirstStart) {
