@@ -17,6 +17,7 @@ namespace shardrun {
 namespace {
 
 constexpr double kGraphLaunch = 10e-6;  // s: recalled, of a CUDA graph
+constexpr int kChunks = 2;
 
 void check_constants(const SimulateConstants& c) {
   const double dispatch = c.dispatch_us.value_or(0);
@@ -37,7 +38,9 @@ Pipeline pipeline_of(const SimulateRequest& r) {
       parse_choice("--schedule", kPipelineSchedules, r.schedule) == PipelineSchedule::interleaved;
   SR_REQUIRE(r.stages > 1 || !interleaved, invalid_input,
              "--schedule interleaved: is of pipeline stages; give --stages 2 or more");
-  return {r.stages, interleaved ? r.chunks : 1};
+  SR_REQUIRE(interleaved || !r.chunks, invalid_input, "--chunks ", *r.chunks, ": --schedule ",
+             r.schedule, " has one part of the model on each stage; give --schedule interleaved");
+  return {r.stages, interleaved ? r.chunks.value_or(kChunks) : 1};
 }
 
 /// nullopt: without failures.
@@ -56,7 +59,7 @@ void check_request(const SimulateRequest& r, int64_t ranks) {
     SR_REQUIRE(holds, invalid_input, flag, " is ", got, ", wanted ", what);
   };
   wanted(r.stages >= 1, "--stages", r.stages, "1 or more");
-  wanted(r.chunks >= 2, "--chunks", r.chunks, "2 or more");
+  wanted(r.chunks.value_or(kChunks) >= 2, "--chunks", r.chunks.value_or(kChunks), "2 or more");
   check_constants(r.constants);
   wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
          "more than 0");

@@ -105,6 +105,7 @@ class SimulatedTrace {
       case TaskLabel::What::send:
         name = "send to another stage";
         category = "collective";
+        args["bytes_sent"] = label.sent;
         break;
       case TaskLabel::What::step: {
         const ProgramWork& work = of_.step.work_of(lane);

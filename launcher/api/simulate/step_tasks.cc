@@ -305,10 +305,11 @@ void SimulatedStep::send(int number, const PartRun& piece) {
   if (to < 0 || to >= parts) return;
   // Gradients are as large as the activations that they are of.
   const double bytes = all[at(forward ? piece.part : to)].sent;
+  const int64_t sent = std::llround(bytes);
   const int stream = work.order.streams + (forward ? kActivations : kGradients);
   arrived_[key_of(number, piece)] =
-      add(lane, stream, message(bytes, piece.part, to), {What::send, -1, piece.micro}, {});
-  sent_[at(number)] += std::llround(bytes);
+      add(lane, stream, message(bytes, piece.part, to), {What::send, -1, piece.micro, sent}, {});
+  sent_[at(number)] += sent;
 }
 
 }  // namespace shardrun

@@ -34,8 +34,9 @@ struct StepSettings {
 struct TaskLabel {
   enum class What : uint8_t { step, launch, read, zero, send };
   What what = What::step;
-  int step = -1;   // of the lane's Program
-  int micro = -1;  // micro-batch; -1: the update
+  int step = -1;     // of the lane's Program
+  int micro = -1;    // micro-batch; -1: the update
+  int64_t sent = 0;  // of a send: bytes of each rank
 };
 
 /// Ranks of a class run one Program. With several stages rank r of stage s is s * (ranks of the

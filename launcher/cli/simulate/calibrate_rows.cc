@@ -16,6 +16,7 @@ namespace shardrun::cli {
 namespace {
 
 constexpr size_t kLeastRows = 10, kFewConstants = 4, kRowsForOneMore = 3;
+constexpr double kMuch = 0.3;  // of rows' errors
 constexpr char kUnknown[] = "not identifiable from these rows";
 
 /// So many constants of ten rows, and one more for each three rows more.
@@ -108,6 +109,17 @@ nlohmann::json constants_json(const RowCalibration& o, const std::vector<FittedC
           {"rows", rows.rows.size()}, {"mean_error", rows.mean_error()}};
 }
 
+/// Where constants do not meet the rows; "": they do.
+std::string missed_text(const Predicted& rows, const std::string& path) {
+  const double error = quantile(rows.errors(), 0.5);
+  if (error <= kMuch) return "";
+  return "note: half of the rows of " + path + " are missed by more than " +
+         std::to_string(std::llround(100 * error)) +
+         " %: is iteration_ms in milliseconds, and are --cluster and --assume those of the "
+         "measured "
+         "runs?\n";
+}
+
 std::string left_out_text(const SimulatedRows& simulated) {
   std::string out;
   for (const std::string& sentence : simulated.left_out()) out += "left out: " + sentence + "\n";
@@ -158,6 +170,7 @@ int run_row_calibration(World& world, const RowCalibration& o) {
   fitted_to.milliseconds = simulated.milliseconds(fitted_to.rows, constants);
   line.clear();
   if (!o.quiet) print_constants(fitted), fitted_to.print(o.rows);
+  std::fprintf(stderr, "%s", missed_text(fitted_to, o.rows).c_str());
   nlohmann::json json = constants_json(o, fitted, fitted_to);
   if (!o.output.empty()) write_output(o.output, json.dump(1) + "\n");
   if (!judged.rows.empty()) {

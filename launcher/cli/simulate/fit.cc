@@ -13,11 +13,11 @@ using Matrix = std::vector<Vector>;
 
 constexpr double kOutlier = 0.2;     // a logarithmic error from which it counts less
 constexpr double kWidest = 0.6931;   // of half an interval: log 2
-constexpr double kLeast = 0.01;      // of a figure's change by the constant's, both logarithmic
+constexpr double kUnknown = 10;      // a constant's spread where nothing is thought of it
 constexpr double kPrecision = 2e-3;  // of measured figures, at best
 constexpr double kStep = 0.03;       // of a constant's logarithm, to see what it changes
 constexpr double kFarthest = 0.7;    // that one goes at a time
-constexpr int kMostSteps = 15;
+constexpr int kMostSteps = 15, kStepsOfOthers = 5;
 constexpr double kNoise = 0.06;  // of logarithmic errors, before any are known
 constexpr double kMostNoise = 0.3;
 constexpr double kSettled = 0.1;  // of the noise's logarithm: it changes no more
@@ -63,24 +63,14 @@ class Fit {
 
   std::vector<FittedConstant> run() {
     for (int round = 0; round < kMostRounds; ++round) {
-      descend();
-      const double noise = std::clamp(deviation(at_.size()), kPrecision, kMostNoise);
+      descend(kMostSteps, 0);
+      const double noise = std::clamp(deviation(), kPrecision, kMostNoise);
       const bool settled = std::abs(std::log(noise / noise_)) < kSettled;
       noise_ = noise;
       if (settled) break;
     }
-    for (size_t c = 0; c < at_.size(); ++c) {
-      identified_.push_back(c);
-      worse_.push_back(worse(c));
-    }
-    for (;;) {
-      const Vector half = half_widths();
-      size_t worst = 0;
-      for (size_t f = 0; f < identified_.size(); ++f)
-        if (half[f] > half[worst]) worst = f;
-      if (identified_.empty() || half[worst] <= kWidest) return outcome(half);
-      identified_.erase(identified_.begin() + static_cast<std::ptrdiff_t>(worst));
-    }
+    differentiate();
+    return outcome();
   }
 
  private:
@@ -136,10 +126,12 @@ class Fit {
     pull(at, &thought);
     return misfit(errors) + noise_ * noise_ * thought;
   }
-  double deviation(size_t fitted) const {
+  /// Of errors, where those beyond kOutlier count as that: Huber's estimate (Robust Statistics,
+  /// 1981, section 7.6).
+  double deviation() const {
     double squares = 0;
-    for (double e : errors_) squares += weight(e) * e * e;
-    return std::sqrt(squares / static_cast<double>(errors_.size() - fitted));
+    for (double e : errors_) squares += std::pow(std::min(std::abs(e), kOutlier), 2);
+    return std::sqrt(squares / static_cast<double>(errors_.size() - at_.size()));
   }
 
   /// The best of each constant's starts, one constant after the other.
@@ -170,22 +162,20 @@ class Fit {
   }
 
   /// Of the figures alone.
-  Matrix normal(const std::vector<size_t>& of) const {
-    Matrix out(of.size(), Vector(of.size(), 0));
-    for (size_t a = 0; a < of.size(); ++a) {
-      for (size_t b = 0; b < of.size(); ++b) {
+  Matrix normal() const {
+    Matrix out(at_.size(), Vector(at_.size(), 0));
+    for (size_t a = 0; a < at_.size(); ++a) {
+      for (size_t b = 0; b < at_.size(); ++b) {
         for (size_t i = 0; i < errors_.size(); ++i)
-          out[a][b] += weight(errors_[i]) * slopes_[of[a]][i] * slopes_[of[b]][i];
+          out[a][b] += weight(errors_[i]) * slopes_[a][i] * slopes_[b][i];
       }
-      // What changes nothing has an interval as wide as can be.
-      out[a][a] += 1e-12 * static_cast<double>(errors_.size());
     }
     return out;
   }
 
-  void descend() {
+  void descend(int most_steps, double good_enough) {
     double damping = 1e-4;
-    for (int step = 0; step < kMostSteps; ++step) {
+    for (int step = 0; step < most_steps && misfit(errors_) > good_enough; ++step) {
       differentiate();
       bool better = false, small = true;
       for (int tries = 0; tries < 5 && !better; ++tries, damping *= 10) {
@@ -207,13 +197,10 @@ class Fit {
       }
       if (!better || small) break;
     }
-    differentiate();
   }
 
   Vector direction(double damping) const {
-    std::vector<size_t> all;
-    for (size_t c = 0; c < at_.size(); ++c) all.push_back(c);
-    Matrix a = normal(all);
+    Matrix a = normal();
     const Vector pulled = pull(at_);
     for (size_t c = 0; c < a.size(); ++c) {
       for (size_t d = 0; d < a.size(); ++d) a[c][d] += noise_ * noise_ * thoughts_[c][d];
@@ -233,45 +220,51 @@ class Fit {
     return out;
   }
 
-  /// Of the logarithms' intervals, by constant of identified_. Infinite: it is not identifiable.
-  Vector half_widths() const {
-    const double freedom = static_cast<double>(errors_.size() - identified_.size());
-    const double width = student(freedom) * std::max(kPrecision, deviation(identified_.size()));
-    const Matrix covariance = inverse(normal(identified_));
+  /// Half of the logarithms' intervals, by constant, whatever the others are.
+  Vector half_widths(double width) const {
+    Matrix a = normal();
+    for (size_t c = 0; c < at_.size(); ++c) a[c][c] += std::pow(width / kUnknown, 2);
+    const Matrix covariance = inverse(a);
     Vector out;
-    for (size_t f = 0; f < identified_.size(); ++f) {
-      const double half = covariance.empty() ? INFINITY : width * std::sqrt(covariance[f][f]);
-      const bool identified =
-          half <= kWidest && worse_[identified_[f]] >= width * width && worse_[identified_[f]] > 0;
-      out.push_back(identified ? half : INFINITY);
-    }
-    return out;
-  }
-
-  /// How much more figures are missed by with twice or half of a constant, whichever is less; 0: it
-  /// changes none. Where it is of something that just begins to take longest, the slope alone would
-  /// not tell.
-  double worse(size_t c) const {
-    double most = 0;
-    for (double slope : slopes_[c]) most = std::max(most, std::abs(slope));
-    if (most < kLeast) return 0;
-    double out = INFINITY;
-    for (double change : {-kWidest, kWidest}) {
-      Vector other = at_;
-      other[c] += change;
-      out = std::min(out, misfit(errors(other)) - misfit(errors_));
-    }
-    return out;
-  }
-
-  std::vector<FittedConstant> outcome(const Vector& half) const {
-    std::vector<FittedConstant> out;
     for (size_t c = 0; c < at_.size(); ++c)
-      out.push_back({constants_[c].name, std::exp(at_[c]), 0, 0, false});
-    for (size_t f = 0; f < identified_.size(); ++f) {
-      FittedConstant& c = out[identified_[f]];
-      c.low = c.value * std::exp(-half[f]), c.high = c.value * std::exp(half[f]);
-      c.identifiable = true;
+      out.push_back(covariance.empty() ? INFINITY : width * std::sqrt(covariance[c][c]));
+    return out;
+  }
+
+  /// Can the others make up for this change of a constant? What just begins to take longest, or no
+  /// longer does, the slopes alone would not tell.
+  bool made_up_for(size_t c, double change, double good_enough) const {
+    std::vector<FitConstant> others;
+    for (size_t o = 0; o < at_.size(); ++o) {
+      if (o == c) continue;
+      const double value = std::exp(at_[o]);
+      others.push_back({constants_[o].name, value, kUnknown, false, {value, 4 * value, value / 4}});
+    }
+    const double fixed = std::exp(at_[c] + change);
+    const FitModel model = [&](const Vector& values) {
+      Vector all = values;
+      all.insert(all.begin() + static_cast<std::ptrdiff_t>(c), fixed);
+      return model_(all);
+    };
+    Fit rest(others, measured_, model);
+    rest.noise_ = noise_;
+    rest.descend(kStepsOfOthers, good_enough);
+    return misfit(rest.errors_) <= good_enough;
+  }
+
+  std::vector<FittedConstant> outcome() const {
+    const double freedom = static_cast<double>(errors_.size() - at_.size());
+    const double width = student(freedom) * std::max(kPrecision, deviation());
+    const double good_enough = misfit(errors_) + width * width;
+    const Vector half = half_widths(width);
+    std::vector<FittedConstant> out;
+    for (size_t c = 0; c < at_.size(); ++c) {
+      FittedConstant one = {constants_[c].name, std::exp(at_[c]), 0, 0, false};
+      one.identifiable = half[c] <= kWidest && !made_up_for(c, -kWidest, good_enough) &&
+                         !made_up_for(c, kWidest, good_enough);
+      if (one.identifiable)
+        one.low = one.value * std::exp(-half[c]), one.high = one.value * std::exp(half[c]);
+      out.push_back(std::move(one));
     }
     return out;
   }
@@ -284,8 +277,6 @@ class Fit {
   double noise_ = kNoise;  // of errors_: how much they count against what is thought
   Vector errors_;          // at at_
   Matrix slopes_;
-  std::vector<size_t> identified_;  // constants that the rows identify
-  Vector worse_;                    // by constant
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ struct FitConstant {
 struct FittedConstant {
   std::string name;
   double value = 1;
-  /// Of 95 %, by the figures alone, where the others are as fitted along with it.
+  /// Of 95 %, by the figures alone, whatever the other constants are.
   double low = 0, high = 0;
   bool identifiable = false;
 };
@@ -32,9 +32,10 @@ using FitModel = std::function<std::vector<double>(const std::vector<double>& va
 /// The likeliest values, by Gauss-Newton on logarithms of errors; errors beyond 20 % count by their
 /// size and not by its square, so that a few odd figures decide nothing. How much the figures count
 /// against what is thought beforehand follows from how well they are met. A constant is not
-/// identifiable where a change of it changes no figure by much, or where the figures alone leave
-/// more than twice or half its value: it is then near what is thought of it, at the scale of the
-/// others. So figures that are all twice as large give constants that are, if they share a scale.
+/// identifiable where the figures alone leave twice or half its value, whatever the others are: by
+/// the slopes at the likeliest values, or with the others fitted anew. It is then near what is
+/// thought of it, at the scale of the others. So equal figures of one case identify none of several
+/// constants. Figures that are all twice as large give constants that are, if they share a scale.
 /// `measured`: positive, more of them than constants.
 std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
                                 const std::vector<double>& measured, const FitModel& model);

@@ -34,22 +34,31 @@ constexpr RowField kRowFields[] = {{"gpus", &MeasuredRow::gpus, 1 << 16},
                                    {"micro_batches", &MeasuredRow::micro_batches, 1 << 16},
                                    {"vocabulary", &MeasuredRow::vocabulary, 1 << 24, false}};
 constexpr char kMilliseconds[] = "iteration_ms";
-constexpr int64_t kAnyMemory = int64_t{2} << 40;  // they ran, so they fitted
+constexpr double kLeastMilliseconds = 1e-6, kMostMilliseconds = 1e9;  // a kernel's ns, 12 days
+constexpr char kByteOrderMark[] = "\xEF\xBB\xBF";  // with which spreadsheets begin a file
+constexpr int64_t kAnyMemory = int64_t{2} << 40;   // they ran, so they fitted
 
 [[noreturn]] void refuse_row(const std::string& where, const std::string& what) {
   throw Failure(Failure::Kind::call, where + ": " + what);
 }
 
-std::vector<std::string> cells_of(std::string line) {
-  if (!line.empty() && line.back() == '\r') line.pop_back();
+/// Of a line as RFC 4180 has it, but that spaces outside of quotes do not count. A quoted cell ends
+/// on its line.
+std::vector<std::string> cells_of(const std::string& line, const std::string& where) {
   std::vector<std::string> out(1);
-  for (char c : line) {
-    if (c == ',') {
+  bool quoted = false;
+  for (size_t c = 0; c < line.size(); ++c) {
+    if (line[c] == '"') {
+      const bool doubled = quoted && c + 1 < line.size() && line[c + 1] == '"';
+      if (doubled) out.back() += line[c++];
+      if (!doubled) quoted = !quoted;
+    } else if (line[c] == ',' && !quoted) {
       out.emplace_back();
-    } else if (c != ' ') {
-      out.back() += c;
+    } else if (quoted || (line[c] != ' ' && line[c] != '\r')) {
+      out.back() += line[c];
     }
   }
+  if (quoted) refuse_row(where, "a quote is not closed");
   return out;
 }
 
@@ -65,7 +74,7 @@ bool read_positive(const std::string& text, T& value) {
 class RowReader {
  public:
   RowReader(const std::string& path, const std::string& header)
-      : path_(path), names_(cells_of(header)) {
+      : path_(path), names_(cells_of(header, path + ":1")) {
     std::set<std::string> seen;
     for (const std::string& name : names_) {
       if (!seen.insert(name).second) refuse_row(at(1), "column '" + name + "' is there twice");
@@ -77,7 +86,7 @@ class RowReader {
   }
 
   MeasuredRow row(int line, const std::string& text) const {
-    const std::vector<std::string> cells = cells_of(text);
+    const std::vector<std::string> cells = cells_of(text, at(line));
     if (cells.size() != names_.size())
       refuse_row(at(line), std::to_string(cells.size()) + " fields, the header has " +
                                std::to_string(names_.size()));
@@ -87,8 +96,10 @@ class RowReader {
       const auto wrong = [&](const std::string& wanted) {
         refuse_row(at(line), names_[c] + " is '" + cells[c] + "', wanted " + wanted);
       };
-      if (names_[c] == kMilliseconds && !read_positive(cells[c], out.milliseconds))
-        wrong("milliseconds above 0");
+      if (names_[c] == kMilliseconds &&
+          (!read_positive(cells[c], out.milliseconds) || out.milliseconds < kLeastMilliseconds ||
+           out.milliseconds > kMostMilliseconds))
+        wrong("milliseconds from 1e-6 to 1e9");
       for (const RowField& field : kRowFields) {
         if (names_[c] == field.name &&
             (!read_positive(cells[c], out.*field.value) || out.*field.value > field.most))
@@ -147,10 +158,11 @@ std::vector<MeasuredRow> read_rows(const std::string& path) {
   std::string text;
   if (!file || !std::getline(file, text))
     refuse_row("'" + path + "'", "has no rows that can be read");
+  if (text.starts_with(kByteOrderMark)) text.erase(0, sizeof kByteOrderMark - 1);
   const RowReader reader(path, text);
   std::vector<MeasuredRow> out;
   for (int line = 2; std::getline(file, text); ++line) {
-    if (!text.empty() && text != "\r") out.push_back(reader.row(line, text));
+    if (text.find_first_not_of(" \t\r") != std::string::npos) out.push_back(reader.row(line, text));
   }
   return out;
 }

@@ -126,9 +126,9 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
   CLI::Option* const schedule =
       app.add_option("--schedule", r.schedule, "--stages: 1f1b or interleaved")
           ->capture_default_str();
-  app.add_option("--chunks", r.chunks, "--schedule interleaved: parts of the model on each stage")
-      ->needs(schedule)
-      ->capture_default_str();
+  app.add_option("--chunks", r.chunks,
+                 "--schedule interleaved: parts of the model on each stage (default: 2)")
+      ->needs(schedule);
   app.add_option("--assume", r.assume,
                  "megatron: full recomputation of layers, unfused attention, gradients reduced in "
                  "two bytes, the host asks for each kernel");

@@ -156,6 +156,51 @@ TEST(Rows, FollowDoubledTimes) {
     EXPECT_NEAR(predicted[1][r] / predicted[0][r], 2, 0.1) << r;
 }
 
+/// With a byte order mark, quotes, lines that end as on Windows, and empty ones, rows are the same.
+/// Of seconds in place of milliseconds one is told.
+TEST(Rows, AreReadAsSpreadsheetsWriteThem) {
+  Workspace at;
+  const std::string plain = csv(kRows, made_rows());
+  std::string other = "\xEF\xBB\xBF\"";
+  for (const char c : plain.substr(plain.find(',') + 1)) {
+    if (c == ',') other += "\",\"";
+    if (c == '\n') other += "\", \"a \"\"note\"\", or two\"\r\n \r\n\"";
+    if (c != ',' && c != '\n') other += c;
+  }
+  for (size_t x = other.find("\"x\","); x != std::string::npos; x = other.find("\"x\","))
+    other.erase(x, 4);
+  other.pop_back();
+  std::string found[2];
+  for (const bool spread : {false, true}) {
+    at.write("rows.csv", spread ? other : plain);
+    const Outcome out = at.shardrun(std::string(kCall) + "rows.csv --fit products -o c.json");
+    ASSERT_EQ(out.status, 0) << describe(out);
+    EXPECT_EQ(out.err.find("note: half of the rows"), std::string::npos) << describe(out);
+    found[spread] = at.read("c.json");
+  }
+  EXPECT_EQ(found[0], found[1]);
+
+  std::vector<double> seconds = made_rows();
+  for (double& one : seconds) one /= 1e3;
+  at.write("rows.csv", csv(kRows, seconds));
+  const Outcome out = at.shardrun(std::string(kCall) + "rows.csv --fit within");
+  EXPECT_NE(out.err.find("note: half of the rows of rows.csv are missed by more than"),
+            std::string::npos)
+      << describe(out);
+}
+
+/// Rows of one run tell how long it takes, and not of what.
+TEST(Rows, OfOneRunTellOfNoConstant) {
+  Workspace at;
+  const std::vector<Row> rows(10, kRows[4]);
+  at.write("rows.csv", csv(rows, std::vector<double>(rows.size(), made_rows()[4])));
+  const Outcome out = at.shardrun(std::string(kCall) + "rows.csv -o c.json");
+  ASSERT_EQ(out.status, 0) << describe(out);
+  const Json found = Json::parse(at.read("c.json"));
+  EXPECT_EQ(found["not_identifiable"], Json({"dispatch_us", "products", "memory", "within"}));
+  EXPECT_LT(found["mean_error"], 0.01);
+}
+
 TEST(Rows, AreRefusedByLineAndField) {
   Workspace at;
   const std::string good = csv(kRows, std::vector<double>(kRows.size(), 10));
@@ -184,6 +229,9 @@ TEST(Rows, AreRefusedByLineAndField) {
   refused(changed("x,1,1,512", "x,3,1,512"), "bad.csv:2: gpus is 3, not tp x dp x pp");
   refused(changed("10.000000", "-1"), "bad.csv:2: iteration_ms is '-1'");
   refused(changed("10.000000", "nan"), "bad.csv:2: iteration_ms is 'nan'");
+  refused(changed("10.000000", "1e-320"), "bad.csv:2: iteration_ms is '1e-320'");
+  refused(changed("10.000000", "1e300"), "wanted milliseconds from 1e-6 to 1e9");
+  refused(changed("x,1,1,512", "\"x,1,1,512"), "bad.csv:2: a quote is not closed");
   refused(good.substr(0, good.find("x,1,8")), "rows, wanted 10 or more");
   refused(good, "there is no constant 'speed'", "--fit speed");
   refused(good, "5 constants, wanted at most 4",

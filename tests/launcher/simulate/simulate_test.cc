@@ -63,6 +63,7 @@ TEST(Simulate, RefusesWithASentence) {
   // What belongs to another flag is not passed over without it.
   refused("--ranks 2 --draws 5", "--jitter");
   refused("--ranks 2 --chunks 3", "--schedule");
+  refused("--ranks 4 --stages 2 --schedule 1f1b --chunks 3", "--chunks 3: --schedule 1f1b has one");
   refused("--ranks 2 --checkpoint-minutes 5", "--mtbf");
   refused("--ranks 8 --stages 4", "4 parts, but the names of the model's nodes tell of 2 layers");
   refused("--ranks 2 --json same --trace same", "same");

@@ -150,6 +150,27 @@ TEST_F(SimulatedSteps, TraceHasTheStepsBytes) {
     EXPECT_EQ(names.count(name), 1u) << name;
 }
 
+/// Activations and their gradients, too.
+TEST_F(SimulatedSteps, TraceHasTheBytesBetweenStages) {
+  for (const char* schedule : {"1f1b", "interleaved"}) {
+    SimulateRequest request;
+    request.stages = 2, request.schedule = schedule;
+    const Outcome out = simulated("a100-80", "dp", "2", 4, request);
+    std::map<int64_t, int64_t> sent, between;
+    const Json trace = Json::parse(out.report.trace);
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] != "X" || !event["args"].contains("bytes_sent")) continue;
+      const auto bytes = event["args"]["bytes_sent"].get<int64_t>();
+      sent[event["pid"]] += bytes;
+      if (event["name"] == "send to another stage") between[event["pid"]] += bytes;
+    }
+    for (const Json& lane : out.json["lanes"]) {
+      EXPECT_EQ(lane["sent_bytes"], sent[lane["first_rank"]]) << schedule;
+      EXPECT_GT(between[lane["first_rank"]], 0) << schedule;
+    }
+  }
+}
+
 /// In data parallelism all wait for a rank that is 1.2 times slower, and for nothing else.
 TEST_F(SimulatedSteps, WaitForASlowRank) {
   const Outcome even = simulated("a100-80", "dp", "4", 2, SimulateRequest());
@@ -379,6 +400,7 @@ TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
   refused([](auto& r) { r.schedule = "interleaved"; }, 1, "give --stages 2");
   refused([](auto& r) { r.stages = 2, r.schedule = "interleaved"; }, 3, "3 micro-batches");
   refused([](auto& r) { r.stages = 2, r.schedule = "interleaved", r.chunks = 3; }, 2, "4 layers");
+  refused([](auto& r) { r.stages = 2, r.chunks = 3; }, 2, "--chunks 3: --schedule 1f1b has one");
   refused([](auto& r) { r.slow = {{2, 1.2}}; }, 1, "no such rank");
   refused([](auto& r) { r.slow = {{1, 0.5}}; }, 1, "factor of 1 or more");
   refused([](auto& r) { r.assume = "deepspeed"; }, 1, "'deepspeed', wanted megatron");

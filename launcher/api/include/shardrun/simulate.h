@@ -30,7 +30,7 @@ struct SimulateRequest {
   // the whole model; its layers are divided.
   int stages = 1;
   std::string schedule = "1f1b";  // or interleaved
-  int chunks = 2;                 // of each stage; interleaved
+  std::optional<int> chunks;      // of each stage; interleaved alone has them, by default 2
 
   std::string assume;  // "", megatron (docs/simulation.md)
   /// one, as runs have on GPUs; axes: one for each set of axes; none: between kernels, as on CPUs.
