@@ -25,12 +25,13 @@ class HintChoice {
              const PlanUnder& plan_under)
       : graph_(graph), options_(options), plan_under_(plan_under) {
     options_.requests.clear();
+    const RequestFinder finder(graph, mesh);
     for (const std::string& text : options.requests) {
       if (!is_hint(text)) {
         options_.requests.push_back(text);
         continue;
       }
-      hints_.push_back({find_request(text, graph, mesh), required(text)});
+      hints_.push_back({finder.find(text), required(text)});
       outcomes_.push_back({text, false, std::nullopt, ""});
     }
   }

@@ -104,7 +104,7 @@ LaidOut PlanSearch::loose() {
 SearchSpace PlanSearch::prepare(PlanReport& report) {
   std::map<std::string, Sharding> apart = constraints_.pinned();
   apart.insert(options_.avoided.begin(), options_.avoided.end());
-  folding_ = fold(graph_, apart, constraints_.asked_nodes());
+  folding_ = fold(graph_, apart, constraints_.marked_nodes());
   report.nodes = static_cast<int>(graph_.nodes().size());
   report.folded_nodes =
       static_cast<int>(std::count_if(folding_.classes.begin(), folding_.classes.end(),
@@ -354,7 +354,7 @@ int64_t PlanSearch::least_held(const SearchSpace& space) const {
 
 /// What values may be, and held ones too.
 void PlanSearch::restrict(SearchSpace& space) {
-  if (constraints_.regathers_weights()) space.regathered = made_of_weights(graph_);
+  constraints_.say_copies(space);
   space.may_redistribute = [&](ValueId id, const Sharding& to) {
     return constraints_.may_redistribute(id, to);
   };

@@ -103,6 +103,17 @@ std::string held_key(const std::string& configuration) {
   return std::string(kHeldPrefix) + configuration;
 }
 
+void rename_placed(std::vector<PlacedNode>& placed, const std::string& from,
+                   const std::string& to) {
+  for (PlacedNode& node : placed) {
+    for (auto* names : {&node.inputs, &node.outputs}) {
+      for (auto& [tensor, value] : *names) {
+        if (value == from) value = to;
+      }
+    }
+  }
+}
+
 Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, const Shape& shape) {
   const size_t rank = shape.size();
   const std::vector<DeviceSharding::CutDim> cut = checked_cut(spec, shape);

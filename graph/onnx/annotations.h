@@ -77,6 +77,9 @@ struct PlacedNode {
   std::vector<std::pair<std::string, std::string>> inputs, outputs;
 };
 
+/// A value of the Graph is called otherwise.
+void rename_placed(std::vector<PlacedNode>& placed, const std::string& from, const std::string& to);
+
 /// The Sharding of a tensor of this shape on a mesh whose ranks are the devices, in order. Throws
 /// invalid_input, saying why there is none: no such dim or one of another size, shards and devices
 /// that do not match, devices that the mesh does not have, hold nothing or several shards, and what

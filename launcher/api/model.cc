@@ -290,17 +290,6 @@ int64_t samples_of(const Graph& graph) {
   return fields.empty() || fields[0].type.shape.empty() ? 0 : fields[0].type.shape[0];
 }
 
-void rename_placed(std::vector<PlacedNode>& placed, const std::string& from,
-                   const std::string& to) {
-  for (PlacedNode& node : placed) {
-    for (auto* names : {&node.inputs, &node.outputs}) {
-      for (auto& [tensor, value] : *names) {
-        if (value == from) value = to;
-      }
-    }
-  }
-}
-
 /// People know outputs by their names in the file.
 void name_as_in_file(Graph& graph, const ImportReport& report, std::vector<PlacedNode>& placed) {
   for (size_t i = 0; i < graph.outputs.size(); ++i) {
@@ -457,11 +446,7 @@ std::unique_ptr<Model::Impl> build(const OnnxModel& onnx, ModelOptions options, 
       options.step.empty() && options.loss.empty() ? why_no_loss(graph) : "";
   if (!no_loss.empty()) {
     // Imported anew, and so parsed anew: for a forward pass import lowers other nodes.
-    std::unique_ptr<Model::Impl> forward =
-        build_untrained(onnx, options, ModelStep::forward, no_loss, first);
-    if (!report.annotations.nodes.empty())
-      forward->notes.push_back("annotations: left out, as the model is not trained");
-    return forward;
+    return build_untrained(onnx, options, ModelStep::forward, no_loss, first);
   }
   try {
     check_sizes(graph);

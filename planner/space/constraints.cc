@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/at.h"
+#include "planner/schedule/roles.h"
 
 namespace shardrun {
 namespace {
@@ -100,7 +101,8 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const PlannerChoi
     }
     pin(graph.find(value.name), {it->second, "the pin of '" + value.name + "'", false});
   }
-  for (const std::string& text : requests) request(text);
+  const RequestFinder finder(graph, mesh);
+  for (const std::string& text : requests) request(finder.find(text));
   state_apart_ = asks_for_state_apart();
   pin_updates();
   note_asked_nodes();
@@ -135,8 +137,7 @@ void Constraints::allow_empty() {
   }
 }
 
-void Constraints::request(const std::string& text) {
-  const Request request = find_request(text, graph_, mesh_);
+void Constraints::request(const Request& request) {
   for (const Request::Lies& asked : request.lies) {
     const Pin pin{asked.sharding, request.by, true};
     if (asked.node < 0) {
@@ -151,6 +152,7 @@ void Constraints::request(const std::string& text) {
                request.by, " contradict at node '", graph_.node(asked.node).name,
                "'; leave out one of the two");
   }
+  for (const Request::Copies& asked : request.copies) copies_.add(graph_, asked, request.by);
 }
 
 void Constraints::pin(ValueId id, const Pin& pin) {
@@ -192,6 +194,12 @@ void Constraints::note_asked_nodes() {
       asked_nodes_[id] += ',';
     }
   }
+}
+
+std::map<NodeId, std::string> Constraints::marked_nodes() const {
+  std::map<NodeId, std::string> out = asked_nodes_;
+  copies_.mark(graph_, mesh_, out);
+  return out;
 }
 
 bool Constraints::asks(const Node& node, NodeId id) const {
@@ -257,8 +265,13 @@ bool Constraints::reshards_updates() const {
                      [](const AxisCuts& cuts) { return cuts.state && !cuts.weights; });
 }
 
+void Constraints::say_copies(SearchSpace& space) const {
+  if (regathers_weights()) space.regathered = made_of_weights(graph_);
+  copies_.apply(graph_, space);
+}
+
 bool Constraints::regathers_weights() const {
-  if (planner_.kind == PlannerKind::propagate && asks_to_gather()) return true;
+  if (planner_.kind == PlannerKind::propagate && copies_.empty() && asks_to_gather()) return true;
   return std::any_of(axes_.begin(), axes_.end(), [](const AxisCuts& cuts) { return cuts.weights; });
 }
 

@@ -10,6 +10,7 @@
 #include "graph/graph.h"
 #include "graph/sharding.h"
 #include "planner/schedule/demands.h"
+#include "planner/space/copy_requests.h"
 #include "planner/space/folding.h"
 #include "planner/space/requests.h"
 #include "planner/space/search_space.h"
@@ -28,8 +29,9 @@ class Constraints {
 
   /// Values whose whole Sharding is fixed.
   const std::map<std::string, Sharding>& pinned() const { return pinned_; }
-  /// Nodes of whose operands or ways something is asked, with a text that says what.
-  const std::map<NodeId, std::string>& asked_nodes() const { return asked_nodes_; }
+  /// Nodes of whose operands or ways something is asked, or of the copies of what they make or
+  /// read, with a text that says what.
+  std::map<NodeId, std::string> marked_nodes() const;
   /// Is something asked of a node, its operands or its results?
   bool asks(const Node& node, NodeId id) const;
   /// May a strategy leave a rank with an empty shard of a dim? Where a request or the batch needs
@@ -39,8 +41,9 @@ class Constraints {
   bool reshards_updates() const;
   /// May a value be redistributed to several readers in that Sharding?
   bool may_redistribute(ValueId id, const Sharding& sharding) const;
-  /// Are gathered weights dropped after each use, as fsdp does?
-  bool regathers_weights() const;
+  /// How copies are made: SearchSpace::regathered, as fsdp does with weights, and what requests
+  /// say.
+  void say_copies(SearchSpace& space) const;
   /// Where propagation of tactics or requests stopped: after apply().
   std::span<const Unresolved> unresolved() const;
 
@@ -84,9 +87,10 @@ class Constraints {
     std::function<std::string(const Strategy&)> instead;  // how a strategy does it; null: not said
   };
   void allow_empty();
-  void request(const std::string& text);
+  void request(const Request& request);
   void pin(ValueId value, const Pin& pin);
   void pin_operand(NodeId node, size_t operand, const Pin& pin);
+  bool regathers_weights() const;
   bool asks_for_state_apart() const;
   bool asks_to_gather() const;
   void pin_updates();
@@ -117,6 +121,7 @@ class Constraints {
   std::map<ValueId, Pin> pins_;
   std::map<std::pair<NodeId, size_t>, Pin> operands_;
   std::map<NodeId, Cut> cuts_;
+  CopyRequests copies_;
   std::map<NodeId, std::string> asked_nodes_;
   bool leaves_empty_ = false, state_apart_ = false;
   std::vector<NodeDemand> class_demand_;  // after split(); empty where nothing is demanded

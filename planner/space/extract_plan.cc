@@ -106,13 +106,15 @@ class Extraction {
     const std::vector<bool>& regathered = problem_.space.regathered;
     int redistributed = -1;
     bool anew = !regathered.empty() && regathered[at(id)];
+    const SearchSpace& space = problem_.space;
+    const bool nearest = !space.from_nearest.empty() && space.from_nearest[at(id)];
     if (hub != nullptr) {
       const int choice = hub->shardings[at(solution_[at(hub->node)])];
-      if (choice != produced) redistributed = choice;
+      if (choice != produced && !nearest) redistributed = choice;
       anew = !share_;
     }
     double seconds = price(id, produced, redistributed, anew);
-    if (redistributed >= 0 && !anew) {
+    if (redistributed >= 0 && !anew && space.copied_from.count(id) == 0) {
       const double without = price(id, produced, -1, anew);
       if (without <= seconds) {
         seconds = without;

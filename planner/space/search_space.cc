@@ -217,6 +217,8 @@ class Builder {
     if (space_.may_redistribute)
       std::erase_if(shardings,
                     [&](int n) { return !space_.may_redistribute(value, times_.sharding(n)); });
+    const auto asked = space_.copied_from.find(value);
+    if (asked != space_.copied_from.end()) shardings = {times_.number_of(asked->second)};
     if (shardings.empty() || (shardings.size() == 1 && makes == shardings)) return;
     const Folding::Class& members = folding_.classes[at(from.item_class)];
     Hub hub;
@@ -224,7 +226,8 @@ class Builder {
     hub.value = value;
     hub.shardings.assign(shardings.begin(), shardings.end());
     hub.in_place.assign(shardings.size(), false);
-    const bool held = from.held || replaces_.count(value) > 0;
+    const bool held =
+        asked == space_.copied_from.end() && (from.held || replaces_.count(value) > 0);
     if (held) {
       std::set<int> in_place;
       for (int number : makes) in_place.insert(reduced(number));

@@ -24,6 +24,10 @@ struct SearchSpace {
   /// Values (by id; empty: none) that are redistributed to each reader anew, from the Sharding that
   /// they are made or held in: they get no hub.
   std::vector<bool> regathered = {};
+  /// Values (likewise) whose copies are not made from a common one, and such that are from one that
+  /// lies so.
+  std::vector<bool> from_nearest = {};
+  std::map<ValueId, Sharding> copied_from = {};
   /// May a value be redistributed in that Sharding? Null: in any.
   std::function<bool(ValueId, const Sharding&)> may_redistribute = nullptr;
   std::vector<SumPrice> sum_prices;  // by value

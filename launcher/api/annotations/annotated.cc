@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "annotations/held_text.h"
 #include "base/at.h"
 #include "base/printable.h"
 #include "choices.h"
-#include "graph/json_text.h"
 #include "graph/onnx/file/model_copy.h"
+#include "graph/optimizer.h"
 #include "graph/passes/channels_last.h"
 #include "plan/plan.h"
 #include "planner/space/requests.h"
@@ -46,9 +46,7 @@ const std::string* find_name(const Names& names, const std::string& name) {
   return found == names.end() ? nullptr : &found->second;
 }
 
-constexpr size_t kShownEntry = 200;
-constexpr const char* kHeldForm =
-    R"({"mesh": "data=2", "held": [{"lies": "[{data}, -]", "values": ["w"]}]})";
+constexpr std::string_view kAccumulated = "accumulated/";  // state, before a parameter's name
 
 /// "gpt.onnx: metadata 'shardrun.held.eight'"
 std::string held_place(const Model::Impl& model, const Annotations::Held& held) {
@@ -128,47 +126,80 @@ class Reading {
 
   void read_held(const Annotations::Held& held) {
     const std::string where = held_place(model_, held);
-    Mesh own;
-    Names lies;  // values, and how
+    HeldText text;
     read(where, [&] {
-      const auto root = parse_json<nlohmann::json>(held.text, "value", kHeldForm);
-      const auto is_text = [](const nlohmann::json& one) { return one.is_string(); };
-      SR_REQUIRE(root.is_object() && root.contains("mesh") && root["mesh"].is_string() &&
-                     root.contains("held") && root["held"].is_array(),
-                 invalid_input, "has no text 'mesh' or no list 'held', wanted ", kHeldForm);
-      own = Mesh::parse(root["mesh"].get<std::string>());
-      SR_REQUIRE(own.size() == mesh_.size(), invalid_input, "mesh ", own.to_string(), " has ",
-                 own.size(), " ranks, configuration '", held.configuration, "' has ", mesh_.size());
-      Names all;
-      for (const nlohmann::json& group : root["held"]) {
-        SR_REQUIRE(group.is_object() && group.contains("lies") && group["lies"].is_string() &&
-                       group.contains("values") && group["values"].is_array() &&
-                       std::all_of(group["values"].begin(), group["values"].end(), is_text),
-                   invalid_input, "an entry of 'held' is ", group.dump().substr(0, kShownEntry),
-                   ", wanted ", kHeldForm);
-        for (const nlohmann::json& value : group["values"])
-          all.emplace_back(value.get<std::string>(), group["lies"].get<std::string>());
-      }
-      lies = std::move(all);
+      HeldText all = parse_held(held.text);
+      SR_REQUIRE(all.mesh.size() == mesh_.size(), invalid_input, "mesh ", all.mesh.to_string(),
+                 " has ", all.mesh.size(), " ranks, configuration '", held.configuration, "' has ",
+                 mesh_.size());
+      text = std::move(all);
     });
-    for (const auto& [name, sharding] : lies) {
-      read(str(where, ": value '", name, "'"),
-           [&, &name = name, &sharding = sharding] { ask_held(name, sharding, own); });
+    std::vector<std::string> passed;
+    for (const LiesSo& group : text.held) {
+      for (const std::string& name : group.values) {
+        if (is_other_state(name)) {
+          passed.push_back(name);
+          continue;
+        }
+        read(str(where, ": value '", name, "'"), [&] { ask_held(name, group.lies, text.mesh); });
+      }
     }
+    if (!passed.empty())
+      out_.notes.push_back(str(where, ": the step keeps no '", passed[0], "'",
+                               passed.size() > 1 ? str(" and ", passed.size() - 1, " more") : "",
+                               ", as another optimizer or other micro-batches do; passed over"));
+    // What propagation comes to anyway, and of gradients and updates, which no hint is worth.
+    if (required_ && text.step) read(where, [&] { read_step(where, *text.step, text.mesh); });
+  }
+
+  /// State of a parameter that the step has, which another optimizer keeps, or other micro-batches.
+  bool is_other_state(const std::string& name) const {
+    if (graph_.find(name) != kNoValue) return false;
+    const std::string_view sum = kAccumulated;
+    const std::string of =
+        name.starts_with(sum) ? name.substr(sum.size()) : parameter_of_state(name);
+    const ValueId id = of.empty() ? kNoValue : graph_.find(of);
+    return id != kNoValue && is_persistent(graph_.value(id).role);
   }
 
   /// `lies`: on the mesh of the text.
   void ask_held(const std::string& name, const std::string& lies, const Mesh& own) {
     const ValueId id = graph_.find(name);
     SR_REQUIRE(id != kNoValue && is_persistent(graph_.value(id).role), invalid_input,
-               "the step holds no value of this name; was the plan made with another optimizer, or "
-               "other micro-batches?");
+               "the step holds no value of this name");
     const Shape shape = shape_in_file(id);
     const Sharding sharding = parse_sharding(lies, own);
     check_sharding(sharding, own, shape.size());
     SR_REQUIRE(sharding.partial.empty(), invalid_input, lies,
                " is a partial sum, what is held is none");
     request(quoted_name(name), sharding_on(mesh_, device_sharding(sharding, own), shape));
+  }
+
+  void read_step(const std::string& where, const StepText& step, const Mesh& own) {
+    const auto pass_over = [&](const std::string& why) {
+      out_.notes.push_back(str(where,
+                               ": what 'step' says of gradients and updates is passed over, ",
+                               "and follows by propagation: ", why));
+    };
+    if (step.of != wiring_of(graph_))
+      return pass_over("it is of a step with other nodes, as another optimizer's is");
+    const auto same_size = [](const Mesh::Axis& a, const Mesh::Axis& b) {
+      return a.size == b.size;
+    };
+    if (!std::equal(own.axes().begin(), own.axes().end(), mesh_.axes().begin(), mesh_.axes().end(),
+                    same_size))
+      return pass_over(str("it is of mesh ", own.to_string(), ", not ", mesh_.to_string()));
+    for (const LiesSo& group : step.lies) {
+      const Sharding sharding = parse_sharding(group.lies, own);
+      for (const std::string& name : group.values) request(quoted_name(name), sharding);
+      for (const auto& [value, node] : group.reads)
+        request(quoted_name(value) + ">" + quoted_name(node), sharding);
+      for (const std::string& name : group.copied)
+        out_.requests.push_back(quoted_name(name) + "=shared " + to_string(sharding, mesh_));
+    }
+    for (const std::string& name : step.anew) out_.requests.push_back(quoted_name(name) + "=anew");
+    for (const std::string& name : step.shared)
+      out_.requests.push_back(quoted_name(name) + "=shared");
   }
 
   void request(const std::string& names, const Sharding& sharding) {
@@ -249,49 +280,107 @@ class Writing {
   }
 
   /// What the plan does where it stands for this node; no tensors: nowhere.
-  NodeAnnotation of(const PlacedNode& node) const {
+  NodeAnnotation of(const PlacedNode& node) {
     NodeAnnotation out;
     out.node = node.node;
     std::set<std::string> known;
     const auto add = [&](const std::string& tensor, ValueId id, const Sharding& sharding) {
       // Parts of a sum have no annotation.
-      if (!sharding.partial.empty() || !known.insert(tensor).second) return;
+      if (!sharding.partial.empty() || !known.insert(tensor).second) return false;
       out.tensors.emplace_back(tensor, device_sharding(in_file(id, sharding), plan_.mesh));
+      return true;
     };
     for (const auto& [tensor, name] : node.inputs) {
       const ValueId id = graph_.find(name);
       if (id == kNoValue) continue;
       const std::set<Sharding> read = read_as(node, id);
-      if (read.size() == 1) add(tensor, id, *read.begin());
+      if (read.size() != 1 || !add(tensor, id, *read.begin())) continue;
+      for (const std::string& made : node.made) read_.emplace(made, name);
     }
     for (const auto& [tensor, name] : node.outputs) {
       const auto lies = plan_.values.find(name);
       const ValueId id = graph_.find(name);
-      if (id != kNoValue && lies != plan_.values.end()) add(tensor, id, lies->second);
+      if (id != kNoValue && lies != plan_.values.end() && add(tensor, id, lies->second))
+        said_.insert(name);
     }
     return out;
   }
 
-  /// How parameters, constants and the optimizer's state lie between steps; "": there are none.
-  std::string held() const {
-    std::map<std::string, std::vector<std::string>> by_sharding;
+  /// What annotations have no place for (held_text.h); "": nothing is held. After all nodes.
+  /// `train`: the step where nothing is computed again.
+  std::string rest(const Graph& train) const {
+    std::map<std::string, LiesSo> held;
     for (const Value& value : graph_.values()) {
       const auto lies = plan_.values.find(value.name);
       if (!is_persistent(value.role) || value.type.shape.empty() || lies == plan_.values.end())
         continue;
       // Gradients that add up over micro-batches may be parts of a sum, too.
       if (!lies->second.partial.empty()) continue;
-      const Sharding sharding = in_file(graph_.find(value.name), lies->second);
-      by_sharding[to_string(sharding, plan_.mesh)].push_back(value.name);
+      said(held, graph_.find(value.name), lies->second).values.push_back(value.name);
     }
-    if (by_sharding.empty()) return "";
-    nlohmann::json groups = nlohmann::json::array();
-    for (const auto& [lies, values] : by_sharding)
-      groups.push_back({{"lies", lies}, {"values", values}});
-    return nlohmann::json{{"mesh", plan_.mesh.to_string()}, {"held", groups}}.dump();
+    if (held.empty()) return "";
+    HeldText out;
+    out.mesh = plan_.mesh;
+    for (auto& [lies, group] : held) out.held.push_back(std::move(group));
+    out.step = step(train);
+    return to_text(out);
   }
 
  private:
+  /// Those that lie so.
+  LiesSo& said(std::map<std::string, LiesSo>& groups, ValueId id, const Sharding& sharding) const {
+    LiesSo& out = groups[to_string(in_file(id, sharding), plan_.mesh)];
+    if (out.lies.empty()) out.lies = to_string(in_file(id, sharding), plan_.mesh);
+    return out;
+  }
+
+  /// What is said neither of the file's nodes nor as held.
+  StepText step(const Graph& train) const {
+    StepText out;
+    out.of = wiring_of(train);
+    std::map<std::string, LiesSo> groups;
+    for (size_t v = 0; v < train.values().size(); ++v) {
+      const Value& value = train.values()[v];
+      const auto lies = plan_.values.find(value.name);
+      const bool is_held = is_persistent(value.role) && !value.type.shape.empty() &&
+                           lies != plan_.values.end() && lies->second.partial.empty();
+      if (lies == plan_.values.end() || is_held || value.role == Role::scalar ||
+          (value.role == Role::computed && value.producer < 0) || said_.count(value.name) > 0)
+        continue;
+      said(groups, static_cast<ValueId>(v), lies->second).values.push_back(value.name);
+    }
+    std::map<ValueId, int> readers;
+    std::set<std::string> shared;  // values of which several nodes may share copies
+    for (const Node& node : train.nodes()) {
+      const auto planned = plan_.nodes.find(node.name);
+      if (planned == plan_.nodes.end()) continue;
+      std::map<ValueId, std::set<Sharding>> reads;
+      for (size_t k = 0; k < node.inputs.size(); ++k)
+        reads[node.inputs[k]].insert(planned->second.in[k]);
+      for (const auto& [id, as] : reads) {
+        const Value& value = train.value(id);
+        const auto lies = plan_.values.find(value.name);
+        if (lies != plan_.values.end() && as != std::set{lies->second}) shared.insert(value.name);
+        ++readers[id];
+        if (as.size() == 1 && value.role != Role::scalar &&
+            read_.count({node.name, value.name}) == 0)
+          said(groups, id, *as.begin()).reads.emplace_back(value.name, node.name);
+      }
+    }
+    for (const std::string& name : plan_.regathered) {
+      if (train.find(name) != kNoValue) out.anew.push_back(name);
+      shared.erase(name);
+    }
+    for (const auto& [name, from] : plan_.redistributed) {
+      if (shared.erase(name) > 0) said(groups, train.find(name), from).copied.push_back(name);
+    }
+    for (const std::string& name : shared) {
+      if (readers[train.find(name)] > 1) out.shared.push_back(name);
+    }
+    for (auto& [lies, group] : groups) out.lies.push_back(std::move(group));
+    return out;
+  }
+
   /// How the nodes that stand for a node read a value.
   std::set<Sharding> read_as(const PlacedNode& node, ValueId id) const {
     std::set<Sharding> out;
@@ -319,6 +408,8 @@ class Writing {
   const Plan& plan_;
   const std::vector<std::vector<int64_t>> moved_;
   std::map<std::string, size_t> nodes_;
+  std::set<std::string> said_;                          // values, by annotations
+  std::set<std::pair<std::string, std::string>> read_;  // by node and value, too
 };
 
 }  // namespace
@@ -330,15 +421,17 @@ std::vector<std::string> annotate_model(const Model& model, const TrainingPlan& 
     require_made_for(model.impl(), plan.impl());
     const Plan& train = plan.impl().train;
     importer::ModelCopy copy(model.impl().onnx.file());
-    const Writing writing(train, step_of(model.impl(), plan.impl()));
-    copy.set_configuration(
-        {configuration.empty() ? train.mesh.to_string() : configuration, train.mesh.size()},
-        writing.held());
+    Writing writing(train, step_of(model.impl(), plan.impl()));
+    std::vector<NodeAnnotation> nodes;
     for (const PlacedNode& node : model.impl().placed) {
       NodeAnnotation annotation = writing.of(node);
-      if (!annotation.tensors.empty())
-        copy.annotate(static_cast<size_t>(node.node), std::move(annotation));
+      if (!annotation.tensors.empty()) nodes.push_back(std::move(annotation));
     }
+    copy.set_configuration(
+        {configuration.empty() ? train.mesh.to_string() : configuration, train.mesh.size()},
+        writing.rest(model.impl().train));
+    for (NodeAnnotation& annotation : nodes)
+      copy.annotate(static_cast<size_t>(annotation.node), std::move(annotation));
     copy.write(output);
     return copy.outputs(output);
   });

@@ -33,9 +33,10 @@ std::string row_of(const Explained& of, LocalChanges& changes, ValueId id,
 std::string what_if_text(const Explained& of, const std::string& shard,
                          const std::function<Plan()>& together) {
   const Request request = find_request(shard, of.graph, of.plan.mesh, "--what-if");
-  const bool of_values = request.cuts.empty() && request.lies[0].node < 0 && !is_hint(shard);
-  SR_REQUIRE(of_values, invalid_input, request.by, ": asks of nodes, or is a hint; wanted ",
-             "REGEX=SHARDING, of values");
+  const bool of_values =
+      request.cuts.empty() && request.copies.empty() && request.lies[0].node < 0 && !is_hint(shard);
+  SR_REQUIRE(of_values, invalid_input, request.by,
+             ": asks of nodes or copies, or is a hint; wanted REGEX=SHARDING, of values");
   std::ostringstream out;
   out << wrapped("", plan_line(of.plan));
   out << wrapped("", str("if ", shard.substr(0, shard.rfind('=')), " lay as ",

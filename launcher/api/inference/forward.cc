@@ -39,6 +39,16 @@ void choose_outputs(Graph& graph, std::vector<std::string>& names,
   names = wanted;
 }
 
+void name_outputs(Graph& graph, const std::vector<std::string>& names,
+                  std::vector<PlacedNode>& placed) {
+  std::vector<std::pair<ValueId, std::string>> before;
+  for (ValueId id : graph.outputs) before.emplace_back(id, graph.value(id).name);
+  name_outputs(graph, names);
+  for (const auto& [id, name] : before) {
+    if (graph.value(id).name != name) rename_placed(placed, name, graph.value(id).name);
+  }
+}
+
 /// Every weight of the run is one of the model. (What its loss does not depend on it may lack.)
 void check_is_of(const Resumed& trained, const Graph& graph) {
   const Manifest& manifest = trained.checkpoint.manifest();
@@ -87,7 +97,7 @@ std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool f
     graph.loss = kNoValue;
     graph.metrics.clear();
     graph = evaluation_form(graph);
-    name_outputs(graph, impl->outputs);
+    name_outputs(graph, impl->outputs, report.placed);
     graph.outputs_stay_cut = true;
     remove_dead_nodes(graph);
     if (parse_compute_type(impl->options.dtype) == DType::bf16) graph = in_bf16(graph);
@@ -108,6 +118,8 @@ std::unique_ptr<Model::Impl> build_forward(const ForwardRequest& request, bool f
   } catch (const Error& e) {
     throw e.with_context(impl->path);
   }
+  impl->annotations = std::move(report.annotations);
+  impl->placed = std::move(report.placed);
   impl->train = std::move(graph);
   impl->no_training = "its step is the forward pass alone";
   impl->import_seconds = thread_seconds() - begin;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "graph/passes/recompute.h"
 #include "planner/planner.h"
 #include "tests/planner/perceptron.h"
 
@@ -83,6 +84,68 @@ TEST(Requests, StateInSmallerPartsThanItsParameter) {
     }
   }
   EXPECT_EQ(gradients, 2);
+}
+
+/// Copies of a weight that is held in parts: made anew for each reader, or shared; from the nearest
+/// or from one that lies so. Under any planner.
+TEST(Requests, HowCopiesAreMade) {
+  const std::vector<std::string> held = {"x=[data,-]", "w1=[data,-]", "w1>.*matmul.*=[-,-]"};
+  const auto with = [&](const std::string& planner, const std::string& more) {
+    std::vector<std::string> requests = held;
+    requests.push_back(more);
+    return plan_of(mlp(), requests, planner, "data=2");
+  };
+  for (const char* planner : {"auto", "ilp", "propagate"}) {
+    const Plan anew = with(planner, "w1=anew"), shared = with(planner, "w1=shared");
+    EXPECT_EQ(anew.regathered, std::set<std::string>{"w1"}) << planner;
+    EXPECT_TRUE(shared.regathered.empty()) << planner;
+    EXPECT_LT(shared.comm_seconds, anew.comm_seconds) << planner;
+    const Plan from = with(planner, "w1=shared [-,data]");
+    EXPECT_EQ(to_string(from.redistributed.at("w1"), from.mesh), "[-, {data}]") << planner;
+    EXPECT_EQ(shared.redistributed.count("w1"), 0U) << planner;
+  }
+  // As fsdp without gathering again in the backward pass.
+  EXPECT_EQ(plan_of(mlp(), {"w0=shared"}, "fsdp", "data=2").regathered,
+            std::set<std::string>{"w1"});
+  EXPECT_EQ(plan_of(mlp(), {}, "fsdp", "data=2").regathered, (std::set<std::string>{"w0", "w1"}));
+  EXPECT_EQ(refusal({"w0=anew", "w.=shared"}),
+            "--shard 'w0=anew' and --shard 'w.=shared' contradict at value 'w0'; leave out one of "
+            "the two");
+  EXPECT_EQ(refusal({"w0>w0/matmul=anew"}),
+            "--shard 'w0>w0/matmul=anew': is of a node, and 'anew' is how copies of a value are "
+            "made for its readers; wanted REGEX=anew");
+  EXPECT_EQ(refusal({"w0=shared by all"}).substr(0, 26), "--shard 'w0=shared by all'");
+}
+
+/// A name without operators is found as it is, however long, and as one that begins with %.
+TEST(Requests, PlainNames) {
+  Graph graph = mlp();
+  const ValueId w0 = graph.find("w0");
+  const std::string odd = std::string(2000, 'w') + ".0[1]>(a|b)";
+  graph.value(w0).name = odd;
+  const Mesh mesh = Mesh::parse("2");
+  const RequestFinder finder(graph, mesh);
+  ASSERT_EQ(finder.find(quoted_name(odd) + "=[a,-]").lies.size(), 1U);
+  EXPECT_EQ(finder.find(quoted_name(odd) + "=[a,-]").lies[0].value, w0);
+  const Request read = finder.find(quoted_name(odd) + ">w0/matmul=[-,-]");
+  ASSERT_EQ(read.lies.size(), 1U);
+  EXPECT_EQ(read.lies[0].value, w0);
+  EXPECT_EQ(finder.find("w0/relu=[a,-]").lies[0].value, graph.find("%w0/relu"));
+  EXPECT_EQ(finder.find("%w0/relu=[a,-]").lies[0].value, graph.find("%w0/relu"));
+}
+
+/// What reads a value that is computed again reads that value.
+TEST(Requests, ReadersOfWhatIsComputedAgain) {
+  const Graph graph = mlp(), again = with_recomputed(graph, {"w0/relu"});
+  const Mesh mesh = Mesh::parse("2");
+  const auto readers = [&](const Graph& of) {
+    std::set<std::string> out;
+    for (const Request::Lies& lies : find_request("w0/relu>.*=[a,-]", of, mesh).lies)
+      out.insert(of.node(lies.node).name);
+    return out;
+  };
+  EXPECT_GT(readers(graph).size(), 1U);
+  EXPECT_EQ(readers(again), readers(graph));
 }
 
 TEST(Requests, OneExpressionPinsAllThatItMatches) {
