@@ -15,7 +15,6 @@ namespace shardrun::cli {
 namespace {
 
 /// "go on from it with: mpirun --hostfile hosts -np 2 shardrun train gpt.onnx … --resume"
-/// --resume"
 std::string how_to_resume(const World& world, const Arguments& args,
                           const std::string& checkpoint) {
   std::vector<std::string> words = {"shardrun"};
@@ -79,10 +78,13 @@ TrainReport run_train(World& world, Arguments& args, RunReport& run_report) {
   if (!world.leader()) return report;
   progress.finish(report);
   std::printf("%s", report.profile.c_str());
-  if (!args.quiet && !report.checkpoint.empty() && !args.train.checkpoint.empty())
-    std::printf("checkpoint: %s; %s\n%s\n", report.checkpoint.c_str(),
+  if (!args.quiet && !report.checkpoint.empty() && !args.train.checkpoint.empty()) {
+    const bool finished = report.first_step + std::ssize(report.losses) > args.train.steps;
+    std::printf("checkpoint: %s; %s%s\n%s\n", report.checkpoint.c_str(),
+                finished ? "with a larger --steps " : "",
                 how_to_resume(world, args, report.checkpoint).c_str(),
                 how_to_export(report.checkpoint, args).c_str());
+  }
   run_report.finish(report);
   return report;
 }

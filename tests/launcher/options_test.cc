@@ -10,6 +10,7 @@
 
 #include "models/onnx_writer.h"
 #include "tests/launcher/command.h"
+#include "tests/support/npy.h"
 
 namespace shardrun::test {
 namespace {
@@ -50,21 +51,6 @@ std::map<std::string, std::string> trained_column(const std::string& out) {
     }
   }
   return column;
-}
-
-/// numpy's .npy of float32.
-std::string npy(const std::vector<int64_t>& shape, const std::vector<float>& values) {
-  std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (";
-  for (int64_t dim : shape) header += std::to_string(dim) + ", ";
-  header += "), }";
-  header.append(63 - (10 + header.size()) % 64, ' ');
-  header += '\n';
-  std::string out("\x93NUMPY\x01\x00", 8);
-  out += static_cast<char>(header.size() & 255);
-  out += static_cast<char>(header.size() >> 8);
-  out += header;
-  out.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
-  return out;
 }
 
 class Options : public testing::Test {

@@ -15,6 +15,7 @@
 
 #include "base/tensor.h"
 #include "exec/data/data.h"
+#include "tests/support/npy.h"
 
 namespace shardrun::test {
 
@@ -106,26 +107,6 @@ inline std::string error_of(const std::function<void()>& call) {
 inline std::string open_error(const std::string& spec, std::vector<BatchField> fields,
                               DataOptions options = {}) {
   return error_of([&] { open_data(spec, std::move(fields), options); });
-}
-
-/// A .npy file as numpy.lib.format writes it.
-inline std::string npy(const std::string& descr, const std::string& shape, const std::string& data,
-                       int version = 1, const char* fortran = "False") {
-  std::string header =
-      "{'descr': '" + descr + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }";
-  const size_t preamble = version == 1 ? 10 : 12;
-  while ((header.size() + 1 + preamble) % 64 != 0) header += ' ';
-  header += '\n';
-  std::string out = "\x93NUMPY";
-  out += static_cast<char>(version);
-  out += '\0';
-  for (size_t i = 0; i < preamble - 8; ++i) out += static_cast<char>(header.size() >> (8 * i));
-  return out + header + data;
-}
-
-template <class T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
 /// An archive of .npy files as numpy.savez writes it, uncompressed.

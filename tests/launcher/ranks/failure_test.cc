@@ -5,6 +5,7 @@
 
 #include "models/onnx_writer.h"
 #include "tests/launcher/command.h"
+#include "tests/support/npy.h"
 #include "tests/support/sanitizer.h"
 
 namespace shardrun::test {
@@ -325,14 +326,8 @@ TEST_F(Failures, ErrorsOfARankNameItOnce) {
                             {logits, writer.node("Add", {"y", writer.integer(5)})}, {}, "loss"),
                 1, {});
   writer.write(at_->path() + "/wrong.onnx");
-  const auto npy = [](const std::string& type, const std::string& shape, const std::string& data) {
-    std::string header =
-        "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
-    header.resize(117, ' ');
-    return "\x93NUMPY" + std::string("\x01\x00\x76\x00", 4) + header + "\n" + data;
-  };
-  at_->write("wrong_x.npy", npy("<f4", "(16, 4)", std::string(16 * 4 * 4, '\0')));
-  at_->write("wrong_y.npy", npy("<i8", "(16,)", std::string(16 * 8, '\0')));
+  at_->write("wrong_x.npy", npy({16, 4}, std::vector<float>(16 * 4)));
+  at_->write("wrong_y.npy", npy({16}, std::vector<int64_t>(16)));
   const std::string call =
       "wrong.onnx --planner dp --mesh 2 --data npy:x=wrong_x.npy,y=wrong_y.npy";
   expect_refused(call, {"label 5", "is outside [0, 3)", "node '"});

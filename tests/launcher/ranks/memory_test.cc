@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "tests/launcher/command.h"
+#include "tests/support/npy.h"
 #include "tests/support/sanitizer.h"
 
 namespace shardrun::test {
@@ -137,13 +138,9 @@ TEST_F(ProcessMemory, AHardSearchLeavesRoomForTheArena) {
   SKIP_WHERE_MEMORY_IS_SHADOWED();
   const Outcome model = at_.shardrun("model unet --no-weights -o unet.onnx");
   ASSERT_EQ(model.status, 0) << describe(model);
-  const Outcome data = at_.sh(
-      "python3 -c 'import struct\n"
-      "h = str(dict(descr=\"<f4\", fortran_order=False, shape=(12, 3, 32, 32)))\n"
-      "h += \" \" * (117 - len(h)) + chr(10)\n"
-      "b = bytes([147]) + b\"NUMPY\" + bytes([1, 0]) + struct.pack(\"<H\", len(h)) + h.encode()\n"
-      "for n in \"xy\": open(n + \".npy\", \"wb\").write(b + bytes(12 * 3072 * 4))'");
-  ASSERT_EQ(data.status, 0) << describe(data);
+  const std::string images = npy({12, 3, 32, 32}, std::vector<float>(12 * 3 * 32 * 32));
+  at_.write("x.npy", images);
+  at_.write("y.npy", images);
   const Outcome run = at_.shardrun(mpi(3),
                                    "unet.onnx --data npy:x.npy,y.npy --batch 6 --steps 1 "
                                    "--validation 0 --memory 150MiB --arena 40MiB");

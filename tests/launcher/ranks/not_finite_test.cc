@@ -10,26 +10,15 @@
 #include "models/onnx_writer.h"
 #include "onnx-ml.pb.h"
 #include "shardrun/shardrun.h"
+#include "tests/support/npy.h"
 
 namespace shardrun {
 namespace {
 
-/// A dense f32 or i64 array as a file of numpy's.
 template <class T>
 void write_npy(const std::string& path, const std::vector<int64_t>& shape,
                const std::vector<T>& values) {
-  std::string dims;
-  for (int64_t d : shape) dims += std::to_string(d) + ",";
-  std::string head = std::string("{'descr': '") + (sizeof(T) == 4 ? "<f4" : "<i8") +
-                     "', 'fortran_order': False, 'shape': (" + dims + "), }";
-  head.resize((head.size() + 10 + 63) / 64 * 64 - 10, ' ');
-  std::ofstream out(path, std::ios::binary);
-  const auto size = static_cast<uint16_t>(head.size());
-  out << "\x93NUMPY" << '\x01' << '\0';
-  out.write(reinterpret_cast<const char*>(&size), 2);
-  out << head;
-  out.write(reinterpret_cast<const char*>(values.data()),
-            static_cast<std::streamsize>(values.size() * sizeof(T)));
+  std::ofstream(path, std::ios::binary) << test::npy(shape, values);
 }
 
 class NotFiniteRuns : public testing::Test {

@@ -212,6 +212,8 @@ std::string hint(const Outcome& out) {
 TEST_F(Checkpoints, TheCommandThatGoesOnIsOneThatCan) {
   const auto follow = [](const Outcome& out) {
     ASSERT_NE(hint(out), "") << describe(out);
+    EXPECT_NE(out.out.find("; with a larger --steps go on from it with: "), std::string::npos)
+        << describe(out);
     const Outcome next = at_->shardrun(hint(out));
     EXPECT_EQ(next.status, 0) << describe(next);
     EXPECT_NE(next.out.find("nothing is left to train"), std::string::npos) << describe(next);
