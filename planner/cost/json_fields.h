@@ -109,6 +109,9 @@ class Fields {
     const double number = value.is_number() ? value.get<double>() : -1;
     if (!std::isfinite(number) || number < 0 || (number == 0 && !zero))
       wrong(name, value, zero ? "a number of at least 0" : "a number above 0");
+    // Sums and quotients of such figures are finite.
+    if (number > 1e30 || (number < 1e-30 && number > 0))
+      wrong(name, value, "a number from 1e-30 to 1e30");
     return number;
   }
 

@@ -104,9 +104,9 @@ double PlannedSteps::seconds_of_kernels() const {
   return sum;
 }
 
-void PlannedSteps::retime(Plan& plan) const {
+PlannedTimes PlannedSteps::times() const {
   std::vector<double> seconds;  // by step
-  double kernels = 0, collectives = 0;
+  PlannedTimes out;
   for (size_t s = 0; s < program_.steps.size(); ++s) {
     const Step& step = program_.steps[s];
     const bool kernel = step.kind == Step::Kind::kernel;
@@ -114,15 +114,11 @@ void PlannedSteps::retime(Plan& plan) const {
                       : step.collective->traits().is_exchange()
                           ? of_exchange(step).seconds
                           : collective_seconds_of(step, bytes_of_call(s)));
-    (kernel ? kernels : collectives) += static_cast<double>(program_.runs(step)) * seconds.back();
+    (kernel ? out.compute : out.comm) += static_cast<double>(program_.runs(step)) * seconds.back();
   }
-  plan.compute_seconds = kernels;
-  plan.comm_seconds = collectives;
-  plan.hidden_seconds =
-      cluster_.collectives == Collectives::apart
-          ? std::max(0.0, kernels + collectives - critical_path(program_, seconds))
-          : 0;
-  plan.seconds = plan.compute_seconds + plan.comm_seconds - plan.hidden_seconds;
+  if (cluster_.collectives == Collectives::apart)
+    out.hidden = std::max(0.0, out.compute + out.comm - critical_path(program_, seconds));
+  return out;
 }
 
 /// The exchange before or after a node: which operand or result it is for, and its time. By what it

@@ -19,6 +19,12 @@ struct PlannedStep {
   std::vector<std::string> in, out;
 };
 
+/// Seconds; hidden: of collectives, behind kernels.
+struct PlannedTimes {
+  double compute = 0, comm = 0, hidden = 0;
+  double step() const { return compute + comm - hidden; }
+};
+
 /// `graph`, `plan`, `cluster` and `program`, which was made from them, live as long as this.
 class PlannedSteps {
  public:
@@ -27,10 +33,10 @@ class PlannedSteps {
   PlannedStep of(size_t step) const;
   /// Seconds of all kernels of a training step, as often as each runs.
   double seconds_of_kernels() const;
-  /// Sets a plan's times by these steps. The planner's search knows nodes, not which of them are
-  /// one kernel; of a sum which others could be of its call (planner/reshard/sum_price.h), not
-  /// which ones are; and not what overlaps with kernels (explain/critical_path.h).
-  void retime(Plan& plan) const;
+  /// Of a training step by these steps. The planner's search knows nodes, not which of them are one
+  /// kernel; of a sum which others could be of its call (planner/reshard/sum_price.h), not which
+  /// ones are; and not what overlaps with kernels (explain/critical_path.h).
+  PlannedTimes times() const;
 
  private:
   PlannedStep of_kernel(const Step& step) const;

@@ -111,7 +111,16 @@ void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
 }  // namespace
 
 void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan) {
-  PlannedSteps(programs.graph(), plan, cluster, programs.of_rank(0)).retime(plan);
+  PlannedTimes slowest;
+  for (int64_t rank : programs.classes().first) {
+    const PlannedTimes times =
+        PlannedSteps(programs.graph(), plan, cluster, programs.of_rank(rank)).times();
+    if (times.step() > slowest.step()) slowest = times;
+  }
+  plan.compute_seconds = slowest.compute;
+  plan.comm_seconds = slowest.comm;
+  plan.hidden_seconds = slowest.hidden;
+  plan.seconds = slowest.step();
 }
 
 void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,

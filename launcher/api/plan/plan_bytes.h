@@ -18,7 +18,8 @@ struct Measures {
         evaluation(model.evaluation, cluster, backend_traits()) {}
 };
 
-/// Sets a plan's times by its program on the first rank, which has the largest shards.
+/// Sets a plan's times by its programs, to those of the rank that takes longest. Most often that is
+/// the first, which has the largest shards.
 void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan);
 
 /// Decides on casts, packed weights and copies for checkpoints, sets the times of a new plan with

@@ -26,7 +26,7 @@ size_t most_constants(size_t rows) { return kFewConstants + (rows - kLeastRows) 
 std::vector<FitConstant> to_fit(std::vector<std::string> names, size_t rows) {
   const size_t most = most_constants(rows);
   if (names.empty()) {
-    names = constant_names();
+    names = usual_constants();
     names.resize(std::min(names.size(), most));
   }
   std::vector<FitConstant> out;
@@ -192,7 +192,7 @@ void add_row_calibration(CLI::App& app, RowCalibration& o) {
   app.add_option("--fit", o.fit,
                  "--rows: of " + names +
                      ", with commas: at most four of ten rows, and one more for each three rows "
-                     "more (default: the first of these)")
+                     "more (default: the first of these, without backward)")
       ->delimiter(',')
       ->needs(rows);
   app.add_option("--judge", o.judge, "--rows: another CSV, whose times are predicted")->needs(rows);

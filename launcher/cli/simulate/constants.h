@@ -10,8 +10,10 @@
 namespace shardrun::cli {
 
 /// In the order in which they are fitted where rows are few: dispatch_us, products, memory, within,
-/// outside, latency, backward, between.
+/// outside, latency, between; and behind them backward, which is fitted where it is asked for.
 std::vector<std::string> constant_names();
+/// Those that are fitted where none is named.
+std::vector<std::string> usual_constants();
 /// Throws Failure(call): no such name.
 void set_constant(SimulateConstants& constants, const std::string& name, double value);
 /// What is thought of it before there are rows. Throws Failure(call): no such name.

@@ -6,6 +6,7 @@
 #include "command.h"
 #include "loaded.h"
 #include "option_flags.h"
+#include "screen/work_line.h"
 #include "shardrun/simulate.h"
 #include "simulate/constants.h"
 #include "simulate/weak_scaling.h"
@@ -65,6 +66,48 @@ int ranks_of(const Arguments& args, int stages) {
   return stages * mesh_ranks(args.plan.mesh);
 }
 
+/// The search prices what shardrun runs, and not what --assume does otherwise. So plans of
+/// baselines are simulated beside the one that it found, and the fastest is taken.
+void take_fastest(World& world, const Arguments& args, SimulateRequest request, ModelAndPlan& of) {
+  const PlanRequest& asked = args.plan;
+  if (request.assume.empty() || asked.planner != "auto" || !asked.plan_file.empty() ||
+      !asked.shard.empty() || !asked.tactics.empty())
+    return;
+  request.jitter = 0, request.mtbf_hours = 0;
+  const bool tells = world.leader() && !args.quiet;
+  WorkLine line("planning as " + request.assume + " runs", tells);
+  const auto seconds = [&](const TrainingPlan& plan) {
+    return simulate(world, of.model, plan, request).seconds;
+  };
+  double least = seconds(of.plan);
+  std::string taken = "auto", simulated;
+  const auto note = [&](const std::string& name, double time) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%s%s %.3f", simulated.empty() ? "" : ", ", name.c_str(),
+                  time * 1e3);
+    simulated += text;
+  };
+  note("auto", least);
+  for (const char* baseline : {"dp", "zero1", "zero2", "fsdp", "megatron", "megatron-sp"}) {
+    line.at(baseline);
+    PlanRequest other = asked;
+    other.planner = baseline;
+    try {
+      TrainingPlan plan = make_plan(world, of.model, other);
+      const double time = seconds(plan);
+      note(baseline, time);
+      if (time >= least) continue;
+      least = time, taken = baseline, of.plan = std::move(plan);
+    } catch (const Failure&) {  // it does not fit, or has no such mesh
+    }
+  }
+  line.clear();
+  if (!tells) return;
+  std::printf("ms of a step as %s runs: %s; the plan of %s is taken\n", request.assume.c_str(),
+              simulated.c_str(), taken.c_str());
+  if (taken != "auto") std::printf("%s", of.plan.summary().c_str());
+}
+
 int run_simulate(World& world, Arguments& args, Simulate& simulate) {
   if (simulate.scales->parsed()) {
     check_outputs(world, {{"--json", simulate.scaling.json}, {"--plot", simulate.scaling.plot}},
@@ -85,8 +128,9 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
                   "say for how many ranks: --ranks 8, or a --mesh with all its sizes");
   }
   args.plan = request_of_stage(world, args.plan, request);
-  const auto [model, plan, tried] = load_and_plan(world, args);
-  const SimulateReport report = shardrun::simulate(world, model, plan, request);
+  ModelAndPlan of = load_and_plan(world, args);
+  take_fastest(world, args, request, of);
+  const SimulateReport report = shardrun::simulate(world, of.model, of.plan, request);
   if (!world.leader()) return 0;
   std::printf("%s", report.text.c_str());
   if (!simulate.trace.empty()) write_output(simulate.trace, report.trace);

@@ -201,6 +201,21 @@ TEST(Rows, OfOneRunTellOfNoConstant) {
   EXPECT_LT(found["mean_error"], 0.01);
 }
 
+/// Of 22 rows seven constants are fitted, all but `backward`, which is fitted where it is named.
+TEST(Rows, FitBackwardWhereItIsNamed) {
+  Workspace at;
+  const std::vector<Row> rows(22, kRows[4]);
+  at.write("rows.csv", csv(rows, std::vector<double>(rows.size(), made_rows()[4])));
+  for (const bool named : {false, true}) {
+    const Outcome out =
+        at.shardrun(std::string(kCall) + "rows.csv -o c.json" + (named ? " --fit backward" : ""));
+    ASSERT_EQ(out.status, 0) << describe(out);
+    const Json constants = Json::parse(at.read("c.json"))["constants"];
+    EXPECT_EQ(constants.size(), named ? 1u : 7u) << constants;
+    EXPECT_EQ(constants.contains("backward"), named) << constants;
+  }
+}
+
 TEST(Rows, AreRefusedByLineAndField) {
   Workspace at;
   const std::string good = csv(kRows, std::vector<double>(kRows.size(), 10));

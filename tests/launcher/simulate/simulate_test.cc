@@ -71,6 +71,32 @@ TEST(Simulate, RefusesWithASentence) {
   refused("--plan p.json --stages 2", "16 ranks");
 }
 
+/// The search does not know of what others do otherwise: a plan of a baseline that is faster then
+/// is taken.
+TEST(Simulate, TakesThePlanThatIsFastestAsOthersRun) {
+  Workspace at;
+  ASSERT_EQ(at.shardrun("model gpt --layers 4 --hidden 128 --heads 4 --vocab 257 --context 64 "
+                        "--no-weights -o m.onnx")
+                .status,
+            0);
+  const auto simulated = [&](const std::string& planner) {
+    const Outcome out = at.shardrun(
+        "simulate m.onnx --cluster a100-80 --ranks 4 --mesh 4 --batch 32 --accumulate 2 --dtype "
+        "bf16 --assume megatron --json s.json --planner " +
+        planner);
+    EXPECT_EQ(out.status, 0) << describe(out);
+    return std::pair(Json::parse(at.read("s.json")), out.out);
+  };
+  const auto [ours, said] = simulated("auto");
+  const auto [searched, nothing] = simulated("ilp");
+  EXPECT_EQ(nothing.find("is taken"), std::string::npos) << nothing;
+  EXPECT_LT(ours["seconds"], searched["seconds"]);
+  EXPECT_EQ(ours["planner"], "dp");
+  EXPECT_NE(said.find("the plan of dp is taken"), std::string::npos) << said;
+  for (const char* planner : {"dp", "zero1", "fsdp", "megatron"})
+    EXPECT_LE(ours["seconds"], simulated(planner).first["seconds"]) << planner;
+}
+
 /// A model for each number of ranks, a row for each planner; what does not fit is one, too, and a
 /// cross in the plot.
 TEST(Simulate, ScalesWeakly) {

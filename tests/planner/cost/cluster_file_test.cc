@@ -60,6 +60,10 @@ TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
   EXPECT_EQ(changed("/devices", "8"), "c.json: field 'devices' is \"8\", wanted a number above 0");
   EXPECT_EQ(changed("/within/latency", -1),
             "c.json: field 'within.latency' is -1, wanted a number of at least 0");
+  EXPECT_EQ(changed("/within/latency", 1e300),
+            "c.json: field 'within.latency' is 1e+300, wanted a number from 1e-30 to 1e30");
+  EXPECT_EQ(changed("/within/bandwidth", 1e-300),
+            "c.json: field 'within.bandwidth' is 1e-300, wanted a number from 1e-30 to 1e30");
   EXPECT_EQ(changed("/within", 3), "c.json: field 'within' is 3, wanted an object");
   EXPECT_EQ(changed("/flops/f32/reached", 1.5),
             "c.json: field 'flops.f32.reached' is 1.5, wanted a fraction of at most 1");
