@@ -47,23 +47,62 @@ void join_skip(std::vector<std::string>& words) {
   }
 }
 
+/// Letters to add, drop, change or swap with their neighbours, to make the one of the other.
+size_t letters_apart(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> apart(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        apart[i][j] = i + j;
+        continue;
+      }
+      const bool same = a[i - 1] == b[j - 1];
+      apart[i][j] = std::min(
+          {apart[i - 1][j] + 1, apart[i][j - 1] + 1, apart[i - 1][j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        apart[i][j] = std::min(apart[i][j], apart[i - 2][j - 2] + 1);
+    }
+  }
+  return apart[a.size()][b.size()];
+}
+
+/// How many letters a word may be apart from what was meant: of few letters less than a third.
+size_t most_apart(size_t letters) { return std::min<size_t>(2, letters / 3); }
+
+/// The command's flag that `flag` is most like; "": none is.
+std::string flag_like(const CLI::App& command, const std::string& flag) {
+  std::string out;
+  size_t least = most_apart(flag.size() - 2) + 1;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      const size_t apart = letters_apart("--" + name, flag);
+      if (apart < least) least = apart, out = "--" + name;
+    }
+  }
+  return out;
+}
+
 /// Words that a command does not know: CLI11 has them in no order that one reads.
 std::string unknown_words(const CLI::App& app) {
   const CLI::App& train = *app.get_subcommand("train");
-  std::string all, of_train, name = app.get_name();
-  for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
-    at = at->get_subcommands().front();
-    name += " " + at->get_name();
+  std::string all, of_train, meant, name = app.get_name();
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
   }
   for (const std::string& word : app.remaining(true)) {
     all += (all.empty() ? "" : " ") + word;
     const std::string flag = word.substr(0, word.find('='));
     if (flag.starts_with("--") && train.get_option_no_throw(flag) != nullptr)
       of_train += (of_train.empty() ? "" : ", ") + flag;
+    const std::string like =
+        flag.starts_with("--") && flag.size() > 2 ? flag_like(*command, flag) : "";
+    if (!like.empty()) meant += (meant.empty() ? "" : ", ") + like;
   }
   return "'" + name + "' does not take '" + all + "'" +
-         (of_train.empty() ? "" : " (" + of_train + " goes with 'shardrun train')") + "; '" + name +
-         " --help' tells what it takes";
+         (of_train.empty() ? "" : " (" + of_train + " goes with 'shardrun train')") +
+         (meant.empty() ? "" : ", but " + meant) + "; '" + name + " --help' tells what it takes";
 }
 
 /// "train, plan, verify"
@@ -110,6 +149,7 @@ class Call {
     return app_.get_subcommand(command.name)->parsed();
   }
   bool is_asked_on_all() const;
+  std::string command_like(const std::string& word) const;
   void parse_words(std::vector<std::string> words);
   void take_defaults(const std::vector<std::string>& words);
   void check() const;
@@ -128,6 +168,15 @@ class Call {
 bool Call::is_asked_on_all() const {
   return std::any_of(commands_.begin(), commands_.end(),
                      [&](const Command& c) { return c.on_all && is_asked(c); });
+}
+
+/// The command that is meant by a word which is neither one nor a file; "": none is.
+std::string Call::command_like(const std::string& word) const {
+  std::error_code error;
+  if (std::filesystem::exists(word, error)) return "";
+  for (const Command& command : commands_)
+    if (letters_apart(word, command.name) <= most_apart(word.size())) return command.name;
+  return "";
 }
 
 void Call::parse_words(std::vector<std::string> words) {
@@ -160,7 +209,12 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
                      std::find(flags.begin(), flags.end(), words[0]) != flags.end() ||
                      std::any_of(commands_.begin(), commands_.end(),
                                  [&](const Command& command) { return words[0] == command.name; });
-  if (!named) words.insert(words.begin(), "train");
+  if (!named) {
+    if (const std::string like = command_like(words[0]); !like.empty())
+      return refuse("there is neither a command nor a file '" + words[0] + "', but a command '" +
+                    like + "'");
+    words.insert(words.begin(), "train");
+  }
   part_resume_from_model(words);
   join_skip(words);
   args_.words = words;
@@ -171,6 +225,13 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
     return refuse(e.what());
   } catch (const CLI::ExtrasError&) {
     return refuse(unknown_words(app_));
+  } catch (const CLI::ArgumentMismatch& e) {
+    const std::string said = e.what(), more = ": At Most 1 required but received ";
+    const size_t at = said.find(more);
+    return refuse(at == std::string::npos
+                      ? said
+                      : said.substr(0, at) + ": is given " + said.substr(at + more.size()) +
+                            " times; give it once");
   } catch (const CLI::ParseError& e) {
     std::ostringstream out, err;
     const int status = app_.exit(e, out, err);
