@@ -16,6 +16,7 @@
 #include "command.h"
 #include "recipe.h"
 #include "report.h"
+#include "wrong_words.h"
 
 namespace shardrun::cli {
 namespace {
@@ -45,45 +46,6 @@ void join_skip(std::vector<std::string>& words) {
     words[i + 1] += " " + words[i + 2];
     words.erase(words.begin() + static_cast<std::ptrdiff_t>(i) + 2);
   }
-}
-
-/// The command that was asked for, or the command's own: "shardrun bench step".
-std::pair<std::string, const CLI::App*> asked_for(const CLI::App& app) {
-  const CLI::App* at = &app;
-  std::string name = app.get_name();
-  while (!at->get_subcommands().empty()) {
-    at = at->get_subcommands().front();
-    name += " " + at->get_name();
-  }
-  return {name, at};
-}
-
-/// Words that a command does not know: CLI11 has them in no order that one reads.
-std::string unknown_words(const CLI::App& app) {
-  const CLI::App& train = *app.get_subcommand("train");
-  const std::string name = asked_for(app).first;
-  std::string all, of_train;
-  for (const std::string& word : app.remaining(true)) {
-    all += (all.empty() ? "" : " ") + word;
-    const std::string flag = word.substr(0, word.find('='));
-    if (flag.starts_with("--") && train.get_option_no_throw(flag) != nullptr)
-      of_train += (of_train.empty() ? "" : ", ") + flag;
-  }
-  return "'" + name + "' does not take '" + all + "'" +
-         (of_train.empty() ? "" : " (" + of_train + " goes with 'shardrun train')") + "; '" + name +
-         " --help' tells what it takes";
-}
-
-/// A command of which one of its own is wanted: "" where it has none.
-std::string missing_command(const CLI::App& app, const std::vector<std::string>& words) {
-  const auto [name, at] = asked_for(app);
-  std::string own;
-  for (const CLI::App* one : at->get_subcommands(nullptr))
-    own += (own.empty() ? "" : ", ") + one->get_name();
-  if (own.empty()) return "";
-  return "'" + name + "' wants one of " + own +
-         (words.size() > 1 ? ", got '" + words[1] + "'" : "") + "; '" + name +
-         " --help' tells more";
 }
 
 /// "train, plan, verify"
@@ -180,7 +142,12 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
                      std::find(flags.begin(), flags.end(), words[0]) != flags.end() ||
                      std::any_of(commands_.begin(), commands_.end(),
                                  [&](const Command& command) { return words[0] == command.name; });
-  if (!named) words.insert(words.begin(), "train");
+  if (!named) {
+    if (const std::string like = command_like(app_, words[0]); !like.empty())
+      return refuse("there is neither a command nor a file '" + words[0] + "', but a command '" +
+                    like + "'");
+    words.insert(words.begin(), "train");
+  }
   part_resume_from_model(words);
   join_skip(words);
   args_.words = words;
@@ -189,11 +156,8 @@ std::optional<int> Call::parse(std::vector<std::string> words) {
     take_defaults(words);
   } catch (const Failure& e) {
     return refuse(e.what());
-  } catch (const CLI::ExtrasError&) {
-    return refuse(unknown_words(app_));
   } catch (const CLI::ParseError& e) {
-    const std::string missing = e.get_name() == "RequiredError" ? missing_command(app_, words) : "";
-    if (!missing.empty()) return refuse(missing);
+    if (const std::string why = wrong_words(app_, words, e); !why.empty()) return refuse(why);
     std::ostringstream out, err;
     const int status = app_.exit(e, out, err);
     if (is_first_process()) std::cout << out.str();

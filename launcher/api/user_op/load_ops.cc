@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -18,6 +19,9 @@ void load_ops(const std::string& library) {
     const std::unique_ptr<char, decltype(&std::free)> path(::realpath(library.c_str(), nullptr),
                                                            &std::free);
     SR_REQUIRE(path != nullptr, invalid_input, library, ": there is no such library of ops");
+    std::error_code error;  // of a pipe the loader would wait for a writer
+    SR_REQUIRE(std::filesystem::is_regular_file(path.get(), error), invalid_input, library,
+               ": is not a regular file, wanted a library of ops");
     static std::mutex mutex;
     static std::set<std::string> loaded;
     const std::lock_guard lock(mutex);

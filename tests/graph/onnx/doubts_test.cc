@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/autodiff.h"
 #include "graph/onnx/exporter/export_doubts.h"
 #include "tests/graph/onnx/import_test.h"
 
@@ -196,6 +197,72 @@ TEST_F(OnnxDoubts, OlderExportsMayHaveLostThatAMaskAdds) {
   test::set_string(scatter, "reduction", "add");
   import(b);
   EXPECT_EQ(notes("where a mask is true"), 0);
+}
+
+/// cdist(z, z, p) as the older exporter writes it: the sum of two distances of three numbers.
+TEST_F(OnnxDoubts, DistancesOfOlderExportsAreThoseOfPyTorch) {
+  for (const float p : {1.0F, 2.0F, 3.0F}) {
+    ModelBuilder b = pytorch();
+    const auto constant = [&](const std::string& name, float number) {
+      auto* value = b.node("Constant", {}, {name}).add_attribute();
+      value->set_name("value_float");
+      value->set_type(::onnx::AttributeProto::FLOAT);
+      value->set_f(number);
+    };
+    b.floats("w", {1, 2}, {1, 1});
+    b.node("Mul", {"x", "w"}, {"z"});  // [3, 2]
+    b.ints("first", {0});
+    b.ints("second", {1});
+    b.ints("last", {-1});
+    b.node("Unsqueeze", {"z", "second"}, {"rows"});
+    b.node("Unsqueeze", {"z", "first"}, {"others"});
+    constant("p", p), constant("eps", 1e-6F), constant("one", 1);
+    b.node("Add", {"p", "eps"}, {"near"});
+    b.node("Div", {"one", "near"}, {"inverse"});
+    b.node("Sub", {"rows", "others"}, {"differences"});
+    b.node("Pow", {"differences", "p"}, {"powers"});
+    test::set_int(b.node("ReduceSum", {"powers", "last"}, {"sum"}), "keepdims", 0);
+    b.node("Pow", {"sum", "inverse"}, {"distances"});
+    test::set_int(b.node("ReduceSum", {"distances"}, {"loss"}), "keepdims", 0);
+    b.output("loss", {});
+    Graph graph = import(b);
+    EXPECT_EQ(notes("no gradient of a distance of 0"), 1);
+    const std::vector<ValueId> w = graph.with_role(Role::parameter);
+    ASSERT_EQ(w.size(), 1U);
+    std::vector<ValueId> wanted = {graph.loss};
+    wanted.push_back(differentiate(graph, graph.loss, w)[0]);
+    const std::vector<Tensor> got =
+        evaluate_graph(graph, {{"x", floats({3, 2}, {0, 0, 3, -4, 0, 0})}}, wanted);
+    // Two of three rows are equal: the third is as far from each, there and back.
+    const double distance = std::pow(std::pow(3, p) + std::pow(4, p), 1 / p);
+    EXPECT_NEAR(got[0].at(0), 4 * distance, 1e-4) << p;
+    EXPECT_NEAR(got[1].at(0), 4 * 3 * std::pow(3 / distance, p - 1), 1e-4) << p;
+    EXPECT_NEAR(got[1].at(1), 4 * 4 * std::pow(4 / distance, p - 1), 1e-4) << p;
+  }
+}
+
+/// pairwise_distance(x, w, p=1, eps=0.5): the norms of x - w + eps.
+TEST_F(OnnxDoubts, PairwiseDistancesOfOlderExportsHaveTheirEpsilon) {
+  ModelBuilder b = pytorch();
+  const auto constant = [&](const std::string& name, float number) {
+    auto* value = b.node("Constant", {}, {name}).add_attribute();
+    value->set_name("value_float");
+    value->set_type(::onnx::AttributeProto::FLOAT);
+    value->set_f(number);
+  };
+  b.floats("w", {1, 2}, {1, 1});
+  b.ints("last", {-1});
+  constant("p", 1), constant("eps", 0.5F), constant("one", 1);
+  b.node("Add", {"p", "eps"}, {"near"});
+  b.node("Div", {"one", "near"}, {"inverse"});
+  b.node("Sub", {"x", "w"}, {"differences"});
+  b.node("Pow", {"differences", "p"}, {"powers"});
+  test::set_int(b.node("ReduceSum", {"powers", "last"}, {"sum"}), "keepdims", 0);
+  b.node("Pow", {"sum", "inverse"}, {"y"});
+  b.output("y");
+  const Tensor y = evaluate_graph(import(b), {{"x", floats({3, 2}, {0, 0, 3, -4, 1, 1})}})[0];
+  for (const auto& [row, want] : {std::pair(0, 1.0), {1, 7.0}, {2, 1.0}})
+    EXPECT_NEAR(y.at(row), want, 1e-5) << row;
 }
 
 TEST_F(OnnxDoubts, LossesOfTwoSidesAreASignOfDetach) {

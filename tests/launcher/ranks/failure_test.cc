@@ -125,6 +125,8 @@ TEST_F(Failures, BadData) {
 }
 
 TEST_F(Failures, LibrariesOfOpsThatThrowAnything) {
+  at_->sh("mkfifo pipe");
+  expect_refused("gpt.onnx --ops pipe", {"pipe: is not a regular file, wanted a library of ops"});
   expect_refused("gpt.onnx --ops " SHARDRUN_THROWING_OPS,
                  {SHARDRUN_THROWING_OPS, "shardrun_ops() throws what is no std::exception"}, true);
 }
@@ -178,7 +180,14 @@ TEST_F(Failures, BadFlags) {
   expect_refused("gpt.onnx --threads 0", {"--threads", "0", "1 or more"});
   expect_refused("gpt.onnx --threads x", {"--threads", "x"});
   expect_refused("gpt.onnx --threads 1000000", {"--threads 1000000", "core", "ask for"}, true);
-  expect_refused("gpt.onnx --no-such-flag", {"'--no-such-flag'", "shardrun train --help"});
+  expect_refused("gpt.onnx --no-such-flag", {"'--no-such-flag'; ", "shardrun train --help"});
+  expect_refused("gpt.onnx --setps 3 --chekpoint=c",
+                 {"does not take '--setps 3 --chekpoint=c', but --steps, --checkpoint; "});
+  expect_refused("plan gpt.onnx --rank 2",
+                 {"'shardrun plan' does not take '--rank 2', but --ranks"});
+  expect_refused("gpt.onnx --lr 1 --lr 2", {"--lr: is given 2 times; give it once"});
+  expect_refused("pln gpt.onnx", {"neither a command nor a file 'pln', but a command 'plan'"},
+                 true);
   expect_refused("plan gpt.onnx --lr 0.05 --clip=1 --steps=3",
                  {"'shardrun plan' does not take '--lr 0.05 --steps=3'",
                   "(--lr, --steps goes with 'shardrun train')"});
