@@ -36,9 +36,14 @@ struct LimitSettings {
   double shared_from = 0.9;     // of the bytes: copies are shared where so much is in use
   int target_rounds = 2;        // of the search
   // Claims, which are more than an arena takes where results are written over operands.
-  double claimed = 1.15;      // times the arena, at most
-  double more_claims = 0.03;  // times the least: what each look for the fewest bytes gets more
-  int least_rounds = 3;       // such looks: which of them has the smallest arena nobody knows
+  double claimed = 1.15;        // times the arena, at most
+  double tight = 1.15;          // times the least: limits below may well be too low
+  double more_claims = 0.03;    // times the least: what each look for the fewest bytes gets more
+  int least_rounds = 3;         // such looks: which of them has the smallest arena nobody knows
+  double squeezed = 0.95;       // times the fewest bytes found: what is looked for then, in turn
+  int squeezes = 4;             // such looks, as long as each finds fewer
+  int squeezed_rounds = 5;      // of each search
+  double squeezed_divisor = 2;  // of its seconds
   // What to compute again is chosen for so many bytes, of those alive at the fullest moment if
   // nothing is.
   double capacity = 0.8;         // and its powers
@@ -97,12 +102,15 @@ class Planning {
 
  private:
   bool is_free() const { return kind_ == PlannerKind::automatic || kind_ == PlannerKind::ilp; }
+  bool searches_trees() const {
+    return kind_ == PlannerKind::mcts || kind_ == PlannerKind::mcts_arguments;
+  }
+  /// May any plan come out?
+  bool seeks_all() const { return is_free() || kind_ == PlannerKind::beam || searches_trees(); }
   bool too_many_axes() const {
     int axes = 0;
     for (int axis = 0; axis < mesh_.axis_count(); ++axis) axes += mesh_.axis_size(axis) > 1;
-    return (is_free() || kind_ == PlannerKind::beam || kind_ == PlannerKind::mcts ||
-            kind_ == PlannerKind::mcts_arguments) &&
-           options_.tactics.empty() && axes > kMostSearchedAxes;
+    return seeks_all() && options_.tactics.empty() && axes > kMostSearchedAxes;
   }
 
   /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as
@@ -342,7 +350,7 @@ class Planning {
 
   /// Known parallelisms, those that hold the least first.
   const std::vector<Version*>& baselines() {
-    if (std::exchange(looked_baselines_, true) || !is_free() || options_.pool != nullptr ||
+    if (std::exchange(looked_baselines_, true) || !seeks_all() || options_.pool != nullptr ||
         !options_.tactics.empty() || graph_.updates.empty())
       return baselines_;
     for (PlannerChoice& known : baselines_of(mesh_)) {
@@ -379,9 +387,12 @@ class Planning {
     }
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
-      go_down();
-      if (plan_) return;
-      look_for_least();  // where that does not fit, nothing else is tried
+      // Where the plan that needs least does not fit, nothing else is tried.
+      const bool tight = is_tight();
+      if (tight) look_for_least();
+      if (tight && !plan_) refuse();
+      if (go_down()) return;
+      if (!tight) look_for_least();
       if (!plan_) refuse();
     }
     look_at(options_.memory_limit, looks_below ? quick() : thorough());
@@ -389,9 +400,17 @@ class Planning {
     if (!plan_) refuse();
   }
 
+  /// Is the limit near the least that there can be? Then most looks would be in vain.
+  bool is_tight() {
+    Version& most = again_.empty() ? versions_.front() : *again_.back();
+    return pose(most) && static_cast<double>(options_.memory_limit) <
+                             kLimit.tight * static_cast<double>(most.least_claims);
+  }
+
   /// Numbers of bytes up to the limit that do not follow from it, from above, as long as the next
-  /// has a faster plan. So what is found for a limit is found for a higher one, too.
-  void go_down() {
+  /// has a faster plan. So what is found for a limit is found for a higher one, too. False: nothing
+  /// was found.
+  bool go_down() {
     const double steps =
         std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kLimit.targets);
     double best = kInfeasible;
@@ -399,10 +418,11 @@ class Planning {
     for (int k = 0; idle < kLimit.most_idle; ++k) {
       const double seconds =
           look_at(static_cast<int64_t>(std::exp2((steps - k) / kLimit.targets)), quick());
-      if (seconds == kInfeasible || seconds > best * kLimit.slower) return;
+      if (seconds == kInfeasible || seconds > best * kLimit.slower) break;
       idle = seconds < best * kLimit.gain ? 0 : idle + 1;
       best = std::min(best, seconds);
     }
+    return best != kInfeasible;
   }
 
   /// The fastest step of so many bytes that is found, in seconds: with more and more computed
@@ -428,7 +448,7 @@ class Planning {
     };
     try_version(versions_.front());
     for (size_t k = 0; k < again_.size() && faster; ++k) try_version(*again_[k]);
-    if (!plan_ || (!may_recompute() && gap > kLimit.wide_gap)) {
+    if (is_free() && (!plan_ || (!may_recompute() && gap > kLimit.wide_gap))) {
       for (Version* known : baselines()) try_version(*known);
     }
     if (hiding_helps_ && fastest != nullptr && may_fit(hidden(*fastest), bytes)) {
@@ -439,9 +459,8 @@ class Planning {
     return best;
   }
 
-  /// That whose claims can come to the least; the first of all, where there are none.
-  Version& least_of(const std::vector<Version*>& versions) {
-    Version* out = &versions_.front();
+  /// That whose claims can come to the least: `out` or one of these.
+  Version& least_of(Version* out, const std::vector<Version*>& versions) {
     for (Version* version : versions) {
       if ((version->posed || pose(*version)) && version->possible &&
           version->least_claims < out->least_claims)
@@ -450,36 +469,54 @@ class Planning {
     return *out;
   }
 
-  void note(const std::optional<LaidOut>& found) {
-    if (found && (!smallest_ || found->plan.bytes < smallest_->plan.bytes)) smallest_ = found;
+  void note(Version& version, const std::optional<LaidOut>& found) {
+    if (!found || (smallest_ && found->plan.bytes >= smallest_->plan.bytes)) return;
+    smallest_ = found;
+    smallest_of_ = &version;
+  }
+  void lay_out(Version& version, double bytes, const Effort& effort) {
+    PlanReport its;
+    within(version, static_cast<int64_t>(bytes), effort, its);
+    note(version, version.search->smallest());
   }
 
   /// The plan that needs least: it is taken if it fits, and its bytes are what a refusal names.
   /// What is found does not depend on the limit that was asked for, so a limit of so many bytes
-  /// will do.
+  /// will do. What tree searches find does, so here all strategies count.
   void look_for_least() {
-    note(loose_);
-    const auto lay_out = [&](Version& version, double bytes) {
-      PlanReport its;
-      within(version, static_cast<int64_t>(bytes), quick(1), its);
-      note(version.search->smallest());
-    };
+    note(versions_.front(), loose_);
+    const PlannerChoice planner =
+        searches_trees() ? PlannerChoice{PlannerKind::ilp} : options_.planner;
     const auto look_at_least = [&](Version& version) {
       if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
         return;
       const auto least = static_cast<double>(version.least_claims);
       for (int k = 0; k < kLimit.least_rounds; ++k)
-        lay_out(version, least * (1 + k * kLimit.more_claims));
+        lay_out(version, least * (1 + k * kLimit.more_claims), quick(1));
     };
-    look_at_least(least_of(mesh_.size() > 1 ? again_ : computing_again(*loose_, options_.planner)));
+    Version& whole = computing_again(std::set<std::string>(), planner);
+    if (&whole == &versions_.front() && mesh_.size() > 1) {
+      look_at_least(least_of(&whole, again_));
+    } else if (open(whole)) {
+      const LaidOut base = &whole == &versions_.front() ? *loose_ : whole.search->loose();
+      note(whole, base);
+      look_at_least(least_of(&whole, computing_again(base, planner)));
+    }
     // The first holds the least, and what it computes again is chosen for what it keeps.
     bool first = true;
     for (Version* known : baselines()) {
       if (!(first ? open(*known) : may_fit(*known, smallest_->plan.bytes))) continue;
-      lay_out(*known, 1);
+      lay_out(*known, 1, quick(1));
       if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
-      look_at_least(least_of(computing_again(base, known->options.planner)));
+      look_at_least(least_of(&whole, computing_again(base, known->options.planner)));
+    }
+    Effort effort = quick(kLimit.squeezed_rounds);
+    effort.seconds /= kLimit.squeezed_divisor;
+    for (int k = 0; k < kLimit.squeezes && !plan_; ++k) {
+      const int64_t before = smallest_->plan.bytes;
+      lay_out(*smallest_of_, kLimit.squeezed * static_cast<double>(before), effort);
+      if (smallest_->plan.bytes == before) break;
     }
   }
 
@@ -509,6 +546,7 @@ class Planning {
   bool looked_baselines_ = false, hiding_helps_ = false;
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_, smallest_;
+  Version* smallest_of_ = nullptr;  // whose that is
   int64_t held_bytes_ = 0, uses_ = 0;
 };
 

@@ -26,7 +26,7 @@ class MemoryLimits : public testing::Test {
     PlanOptions options;
     options.planner = planner;
     options.memory_limit = limit;
-    options.recompute = planner.kind == PlannerKind::automatic;
+    options.recompute = planner.kind != PlannerKind::baselines;
     PlanReport report;
     try {
       Plan plan = plan_shardings(graph_, mesh_, cluster, options, rules(), &report);
@@ -66,6 +66,23 @@ TEST_F(MemoryLimits, MoreIsNeverSlower) {
     last = plan->seconds;
   }
   EXPECT_EQ(last, free.seconds);
+}
+
+/// Whoever looks in part of all plans names what does when all are looked at, for any limit.
+TEST_F(MemoryLimits, EveryPlannerNamesTheLeast) {
+  ASSERT_FALSE(within(1));
+  const int64_t least = least_;
+  for (const PlannerKind kind : {PlannerKind::beam, PlannerKind::mcts}) {
+    std::optional<int64_t> named;
+    for (const int64_t limit : {int64_t{1}, least * 9 / 10}) {
+      ASSERT_FALSE(within(limit, {kind}));
+      EXPECT_EQ(least_, named.value_or(least_)) << to_string(PlannerChoice{kind}) << ' ' << limit;
+      named = least_;
+      EXPECT_LE(static_cast<double>(least_), 1.05 * static_cast<double>(least))
+          << to_string(PlannerChoice{kind});
+    }
+    EXPECT_TRUE(within(*named, {kind})) << to_string(PlannerChoice{kind});
+  }
 }
 
 /// What is named does not depend on what was asked for, is enough, and no known parallelism does
