@@ -121,7 +121,7 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
     return arena_use(programs->compared(limit), programs->graph());
   };
   options.retime = [&](Plan& candidate) {
-    retime(*measures.train.of(candidate), cluster, candidate);
+    retime(*measures.train.of(candidate), cluster, {0}, candidate);
   };
   return options;
 }
@@ -179,7 +179,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(programs->compared(limit), model.evaluation);
   };
   evaluation.retime = [&](Plan& plan) {
-    retime(*measures.evaluation.of(plan, measures.train.of(out.train)), out.cluster, plan);
+    retime(*measures.evaluation.of(plan, measures.train.of(out.train)), out.cluster, {0}, plan);
   };
   PlanReport report;
   out.evaluation =

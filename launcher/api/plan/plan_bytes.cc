@@ -110,9 +110,10 @@ void count_copies(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
 
 }  // namespace
 
-void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan) {
+void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
+            Plan& plan) {
   PlannedTimes slowest;
-  for (int64_t rank : programs.classes().first) {
+  for (int64_t rank : ranks) {
     const PlannedTimes times =
         PlannedSteps(programs.graph(), plan, cluster, programs.of_rank(rank)).times();
     if (times.step() > slowest.step()) slowest = times;
@@ -134,10 +135,13 @@ void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string
   within(
       why, [&] { count_bytes(measures, plan, limit, from_file); }, ErrorKind::out_of_memory);
   if (!from_file) {
+    const auto retime_whole = [&](PlanPrograms& programs, Plan& part) {
+      retime(programs, plan.cluster, programs.classes().first, part);
+    };
     const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
-    retime(*train, plan.cluster, plan.train);
+    retime_whole(*train, plan.train);
     if (plan.with_evaluation)
-      retime(*measures.evaluation.of(plan.evaluation, train), plan.cluster, plan.evaluation);
+      retime_whole(*measures.evaluation.of(plan.evaluation, train), plan.evaluation);
   }
   if (plan.checkpoints) count_copies(measures, plan, limit);
 }

@@ -18,9 +18,11 @@ struct Measures {
         evaluation(model.evaluation, cluster, backend_traits()) {}
 };
 
-/// Sets a plan's times by its programs, to those of the rank that takes longest. Most often that is
-/// the first, which has the largest shards.
-void retime(PlanPrograms& programs, const Cluster& cluster, Plan& plan);
+/// Sets a plan's times by its programs on these ranks, to those of the rank that takes longest.
+/// Plans are compared by the first rank, which most often is that one: it has the largest shards. A
+/// plan that is taken has the time of all classes of ranks.
+void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
+            Plan& plan);
 
 /// Decides on casts, packed weights and copies for checkpoints, sets the times of a new plan with
 /// these, and counts the bytes of each rank, of a plan from a file anew. `limit`: bytes of a rank;
