@@ -194,7 +194,7 @@ class RequestFinder::Search {
       for (size_t k = 0; k < node.inputs.size(); ++k) {
         const std::string& name = graph_.value(node.inputs[k]).name;
         if (is_meant(name) || is_meant(without_again(name)))
-          out_.lies.push_back({node.inputs[k], of(node.inputs[k]), n, k});
+          out_.lies.push_back({node.inputs[k], of(node.inputs[k], true), n, k});
       }
     }
     SR_REQUIRE(!out_.lies.empty(), invalid_input, parts_.by,
@@ -252,7 +252,8 @@ class RequestFinder::Search {
   }
 
   /// The Sharding as the value lies inside, whose dims the text names as the file has them.
-  Sharding of(ValueId id) const {
+  /// `read`: by a node, which may take one rank's as the only summand.
+  Sharding of(ValueId id, bool read = false) const {
     const Value& value = graph_.value(id);
     const Sharding& asked = parts_.sharding;
     SR_REQUIRE(asked.dims.size() == value.type.shape.size(), invalid_input, parts_.by, ": names ",
@@ -262,8 +263,9 @@ class RequestFinder::Search {
     const bool adds_up =  // from zero, which is zero in all parts
         graph_.zeroed_each_step.count(id) > 0 &&
         std::all_of(asked.partial.begin(), asked.partial.end(), is_sum);
-    SR_REQUIRE(value.role == Role::computed || adds_up || asked.partial.empty(), invalid_input,
-               parts_.by, ": value '", value.name, "' is made by no node, so it cannot be partial");
+    SR_REQUIRE(value.role == Role::computed || read || adds_up || asked.partial.empty(),
+               invalid_input, parts_.by, ": value '", value.name,
+               "' is made by no node, so it cannot be partial");
     SR_REQUIRE(value.role != Role::scalar || asked.is_replicated(), invalid_input, parts_.by,
                ": value '", value.name, "' is one number, which every rank has");
     Sharding as_it_lies = asked;

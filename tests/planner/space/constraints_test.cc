@@ -89,6 +89,10 @@ TEST(Requests, StateInSmallerPartsThanItsParameter) {
 /// Copies of a weight that is held in parts: made anew for each reader, or shared; from the nearest
 /// or from one that lies so. Under any planner.
 TEST(Requests, HowCopiesAreMade) {
+  // A node may read what is held as summands, of which all but one are zero.
+  const Request summands =
+      find_request("w0>w0/matmul=[-,-] partial(sum: data)", mlp(), Mesh::parse("data=2"));
+  EXPECT_EQ(summands.lies.at(0).sharding.partial.size(), 1U);
   const std::vector<std::string> held = {"x=[data,-]", "w1=[data,-]", "w1>.*matmul.*=[-,-]"};
   const auto with = [&](const std::string& planner, const std::string& more) {
     std::vector<std::string> requests = held;
