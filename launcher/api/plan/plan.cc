@@ -497,7 +497,7 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   out.keep_packed = plan.train.keep_packed;
   const std::shared_ptr<PlanPrograms> programs = measures.train.of(out);
   out.bytes = programs->fullest().arena_bytes;
-  retime(*programs, plan.cluster, out);
+  retime(*programs, plan.cluster, programs->classes().first, out);
   return out;
 }
 
