@@ -41,7 +41,7 @@ struct LimitSettings {
   double more_claims = 0.03;    // times the least: what each look for the fewest bytes gets more
   int least_rounds = 3;         // such looks: which of them has the smallest arena nobody knows
   double squeezed = 0.95;       // times the fewest bytes found: what is looked for then, in turn
-  int squeezes = 4;             // such looks, as long as each finds fewer
+  int squeezes = 4;             // such looks, as long as each finds so few
   int squeezed_rounds = 5;      // of each search
   double squeezed_divisor = 2;  // of its seconds
   // What to compute again is chosen for so many bytes, of those alive at the fullest moment if
@@ -514,9 +514,11 @@ class Planning {
     Effort effort = quick(kLimit.squeezed_rounds);
     effort.seconds /= kLimit.squeezed_divisor;
     for (int k = 0; k < kLimit.squeezes && !plan_; ++k) {
-      const int64_t before = smallest_->plan.bytes;
-      lay_out(*smallest_of_, kLimit.squeezed * static_cast<double>(before), effort);
-      if (smallest_->plan.bytes == before) break;
+      const auto squeezed =
+          static_cast<int64_t>(kLimit.squeezed * static_cast<double>(smallest_->plan.bytes));
+      if (!may_fit(*smallest_of_, squeezed)) break;
+      lay_out(*smallest_of_, static_cast<double>(squeezed), effort);
+      if (smallest_->plan.bytes > squeezed) break;
     }
   }
 
