@@ -405,54 +405,6 @@ void Constraints::apply(const Folding& folding, SearchSpace& space) {
   }
 }
 
-/// What the ways that requests name make of operands and results.
-void Constraints::find_ways(const RuleOf& rule_of) {
-  const Colours colours(graph_, rule_of);
-  for (auto& [id, cut] : cuts_) {
-    const Node& node = graph_.node(id);
-    const auto ways = colours.ways(id);
-    SR_REQUIRE(cut.axes.size() <= ways.size(), invalid_input, cut.by, ": names ", cut.axes.size(),
-               " ways, node '", node.name, "' (", node.op, ") can be cut in ", ways.size(),
-               ", as shardrun rules lists");
-    const auto axes = at(mesh_.axis_count());
-    cut.way_of_axis.assign(axes, Propagation::kWhole);
-    for (size_t way = 0; way < cut.axes.size(); ++way) {
-      for (int axis : cut.axes[way]) cut.way_of_axis[at(axis)] = static_cast<int>(way);
-    }
-    cut.demand.in.assign(node.inputs.size(), std::vector<Placements>(axes, kReplicated));
-    cut.demand.out.assign(node.outputs.size(), std::vector<Placements>(axes, kReplicated));
-    for (size_t axis = 0; axis < axes; ++axis) {
-      const int way = cut.way_of_axis[axis];
-      if (way < 0) continue;
-      for (size_t k = 0; k < node.inputs.size(); ++k)
-        cut.demand.in[k][axis] = as_mask(ways[at(way)].in[k]);
-      for (size_t r = 0; r < node.outputs.size(); ++r)
-        cut.demand.out[r][axis] = as_mask(ways[at(way)].out[r]);
-    }
-  }
-}
-
-Required Constraints::required() const {
-  Required out;
-  std::set<ValueId> read;
-  for (const auto& [place, pin] : operands_)
-    read.insert(graph_.node(place.first).inputs[place.second]);
-  const auto is_only_held = [&](ValueId id) {
-    const Role role = graph_.value(id).role;
-    return role == Role::state || (is_persistent(role) && read.count(id) > 0);
-  };
-  std::set<ValueId> next;  // what replaces those
-  for (const auto& [held, made] : graph_.updates) {
-    if (is_only_held(held)) next.insert(made);
-  }
-  for (const auto& [id, pin] : pins_)
-    (is_only_held(id) || next.count(id) > 0 ? out.held : out.values).emplace_back(id, pin.sharding);
-  for (const auto& [place, pin] : operands_)
-    out.operands.push_back({place.first, place.second, pin.sharding});
-  for (const auto& [id, cut] : cuts_) out.nodes.emplace_back(id, cut.way_of_axis);
-  return out;
-}
-
 /// Classes anew, in the order of their first members: those that were one and are asked the same.
 void Constraints::split(Folding& folding, std::vector<SpmdRule>& rules) {
   class_demand_.assign(folding.classes.size(), {});
@@ -521,13 +473,23 @@ void Constraints::restrict_node(NodeId id, std::vector<Strategy>& strategies,
                                 NodeDemand& demand) const {
   const Node& node = graph_.node(id);
   if (schedule_) relax(strategies, demand);
-  if (const std::vector<Ask> asks = asks_of(node, id); !asks.empty()) {
-    check_asks(asks, node, demand, strategies);
-    std::erase_if(strategies, [&](const Strategy& s) {
-      return !std::all_of(asks.begin(), asks.end(), [&](const Ask& ask) { return ask.fits(s); });
-    });
+  const std::vector<Ask> asks = asks_of(node, id);
+  const auto does_all = [&](const Strategy& s) {
+    return std::all_of(asks.begin(), asks.end(), [&](const Ask& ask) { return ask.fits(s); });
+  };
+  const auto is_allowed = [&](const Strategy& s) { return allowed(demand, s); };
+  // Where all that propagates are requests, a node may do what they ask in no way that it has, as
+  // one that reads rows whole and leaves them cut.
+  const bool by_requests = planner_.kind == PlannerKind::propagate && schedule_->empty();
+  const bool free = by_requests && !asks.empty() && std::ranges::any_of(strategies, does_all) &&
+                    std::ranges::none_of(strategies, [&](const Strategy& s) {
+                      return does_all(s) && is_allowed(s);
+                    });
+  if (!asks.empty()) {
+    if (!free) check_asks(asks, node, demand, strategies);
+    std::erase_if(strategies, std::not_fn(does_all));
   }
-  std::erase_if(strategies, [&](const Strategy& s) { return !allowed(demand, s); });
+  if (!free) std::erase_if(strategies, std::not_fn(is_allowed));
 }
 
 bool Constraints::may_redistribute(ValueId id, const Sharding& sharding) const {

@@ -17,8 +17,6 @@ namespace {
 
 using test::TemporaryFolder;
 
-constexpr int64_t kImages = 5;  // samples of the model that brings no loss
-
 class InFiles : public testing::Test {
  protected:
   InFiles() {
@@ -32,11 +30,13 @@ class InFiles : public testing::Test {
   }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  Model load(World& world, const std::string& name, int64_t batch = 4, int turns = 1) const {
+  /// `loss`: of the model's output; "": as the model has it.
+  Model load(World& world, const std::string& name, int64_t batch = 4, int turns = 1,
+             const std::string& loss = "") const {
     ModelOptions options;
     options.batch = batch;
     options.accumulate = turns;
-    if (batch == kImages) options.loss = "cross-entropy";
+    options.loss = loss;
     return load_model(world, path(name), options);
   }
   ::onnx::ModelProto read(const std::string& name) const {
@@ -132,20 +132,26 @@ TEST_F(InFiles, RoundTrips) {
     int ranks;
     int64_t batch = 6;
     int turns = 1;
+    const char* loss = "";
   };
+  const char* const classes = "cross-entropy";
   for (const Case& c :
        {Case{"gpt.onnx", "2", "ilp", 2}, Case{"gpt.onnx", "2x2", "ilp", 4},
         Case{"gpt.onnx", "2x2", "dp", 4}, Case{"gpt.onnx", "2x2", "fsdp", 4},
         Case{"gpt.onnx", "2x2", "zero1", 4}, Case{"gpt.onnx", "2x2", "zero2", 4},
         Case{"gpt.onnx", "2x2", "megatron", 4}, Case{"gpt.onnx", "2x2", "fsdp+megatron", 4},
-        Case{"gpt.onnx", "3", "megatron-sp", 3}, Case{"images.onnx", "2", "ilp", 2, kImages},
-        Case{"images.onnx", "2", "fsdp", 2, kImages}, Case{"gpt.onnx", "2x2", "zero1", 4, 8, 2},
-        Case{"gpt.onnx", "2x2", "fsdp+megatron", 4, 8, 2}}) {
+        Case{"gpt.onnx", "3", "megatron-sp", 3}, Case{"images.onnx", "2", "ilp", 2, 5, 1, classes},
+        Case{"images.onnx", "2", "fsdp", 2, 5, 1, classes},
+        Case{"gpt.onnx", "2x2", "zero1", 4, 8, 2},
+        Case{"gpt.onnx", "2x2", "fsdp+megatron", 4, 8, 2},
+        // Two samples on three ranks.
+        Case{"images.onnx", "2x3", "megatron-sp+dp", 6, 2, 1, classes},
+        Case{"images.onnx", "3x2", "beam", 6, 2, 2, classes}}) {
     World world = World::threads(c.ranks);
-    const Model model = load(world, c.file, c.batch, c.turns);
+    const Model model = load(world, c.file, c.batch, c.turns, c.loss);
     const TrainingPlan first = make_plan(world, model, on(c.mesh, c.planner));
     EXPECT_EQ(annotate_model(model, first, path("out.onnx")), std::vector{path("out.onnx")});
-    const Model again = load(world, "out.onnx", c.batch, c.turns);
+    const Model again = load(world, "out.onnx", c.batch, c.turns, c.loss);
     EXPECT_FALSE(again.impl().annotations.nodes.empty());
     const auto one = json_of(first);
     for (const char* planner : {"propagate", "ilp"}) {
