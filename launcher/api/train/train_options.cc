@@ -34,8 +34,6 @@ void check_options(const TrainOptions& o) {
              o.check_replicas, ": hashes the memory of CPU ranks, and these run on ",
              backend().name, "; leave it out, or train on CPUs");
   SR_REQUIRE(o.patience >= 0, invalid_input, "patience is ", o.patience, ", wanted 0 or more");
-  SR_REQUIRE(o.patience == 0 || o.eval_every > 0, invalid_input, "patience ", o.patience,
-             ": counts validations, of which there is one at the end alone; give eval-every");
   SR_REQUIRE(o.checkpoint_every >= 0, invalid_input, "checkpoint-every is ", o.checkpoint_every,
              ", wanted 0 or more");
   SR_REQUIRE(o.keep >= 0, invalid_input, "keep is ", o.keep, ", wanted 0 or more");

@@ -369,12 +369,6 @@ TEST_F(Resume, CallsThatAreRefused) {
             "checkpoint-every is -1, wanted 0 or more");
   EXPECT_EQ(with([](Run& r) { r.train.keep = -1; }), "keep is -1, wanted 0 or more");
   EXPECT_EQ(with([](Run& r) {
-              r.train.eval_every = 0;
-              r.train.patience = 3;
-            }),
-            "patience 3: counts validations, of which there is one at the end alone; give "
-            "eval-every");
-  EXPECT_EQ(with([](Run& r) {
               r.train.checkpoint = "";
               r.train.checkpoint_every = 5;
             }),
