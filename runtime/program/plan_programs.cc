@@ -34,19 +34,23 @@ std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
   return compile(partition_, plan, 0, traits_, {.stop_after = "keep_packed"}).setup;
 }
 
-const Program& PlanPrograms::fullest() {
-  const Program* most = &of_rank(0);
-  for (int64_t rank : classes_.first) {
+const Program& PlanPrograms::fullest_of(const std::vector<int64_t>& ranks) {
+  const Program* most = &of_rank(ranks[0]);
+  for (int64_t rank : ranks) {
     const Program& program = of_rank(rank);
     if (program.arena_bytes > most->arena_bytes) most = &program;
   }
   return *most;
 }
 
-const Program& PlanPrograms::compared(int64_t limit) {
+const Program& PlanPrograms::fullest() { return fullest_of(classes_.first); }
+
+std::vector<int64_t> PlanPrograms::compared_ranks(int64_t limit) {
   const bool ample = limit == 0 || of_rank(0).arena_bytes <= limit / 2;
-  return ample ? of_rank(0) : fullest();
+  return ample ? std::vector<int64_t>{0} : classes_.first;
 }
+
+const Program& PlanPrograms::compared(int64_t limit) { return fullest_of(compared_ranks(limit)); }
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
                                                 std::shared_ptr<PlanPrograms> training) {

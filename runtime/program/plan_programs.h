@@ -29,13 +29,17 @@ class PlanPrograms {
   std::vector<Step> setup_keeping(const Plan& plan) const;
   /// The rank's with the most arena bytes.
   const Program& fullest();
-  /// By what plans are compared: the first rank's, which has the largest shards, where it takes at
-  /// most half of the limit (0: none). Others have more halos, or meet other peers, but are not
-  /// expected to take twice as much. Else the fullest. Plans that are run are counted on every
-  /// rank.
+  /// By which ranks plans are compared: by the first, which has the largest shards, where it takes
+  /// at most half of the limit (0: none). Others have more halos, or meet other peers, but are not
+  /// expected to take twice as much. Else by one of each class. Plans that are run are counted on
+  /// every rank.
+  std::vector<int64_t> compared_ranks(int64_t limit);
+  /// Of these the one with the most arena bytes.
   const Program& compared(int64_t limit);
 
  private:
+  const Program& fullest_of(const std::vector<int64_t>& ranks);
+
   Plan plan_;
   std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
   const Graph& graph_;

@@ -120,8 +120,9 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
     const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
     return arena_use(programs->compared(limit), programs->graph());
   };
-  options.retime = [&](Plan& candidate) {
-    retime(*measures.train.of(candidate), cluster, {0}, candidate);
+  options.retime = [&, limit = options.memory_limit](Plan& candidate) {
+    const std::shared_ptr<PlanPrograms> programs = measures.train.of(candidate);
+    retime(*programs, cluster, programs->compared_ranks(limit), candidate);
   };
   return options;
 }
@@ -179,7 +180,8 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     return arena_use(programs->compared(limit), model.evaluation);
   };
   evaluation.retime = [&](Plan& plan) {
-    retime(*measures.evaluation.of(plan, measures.train.of(out.train)), out.cluster, {0}, plan);
+    const auto programs = measures.evaluation.of(plan, measures.train.of(out.train));
+    retime(*programs, out.cluster, programs->compared_ranks(limit), plan);
   };
   PlanReport report;
   out.evaluation =

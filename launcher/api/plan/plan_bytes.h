@@ -19,8 +19,6 @@ struct Measures {
 };
 
 /// Sets a plan's times by its programs on these ranks, to those of the rank that takes longest.
-/// Plans are compared by the first rank, which most often is that one: it has the largest shards. A
-/// plan that is taken has the time of all classes of ranks.
 void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
             Plan& plan);
 
