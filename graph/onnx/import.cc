@@ -7,6 +7,7 @@
 #include "graph/onnx/exporter/exporter_names.h"
 #include "graph/onnx/exporter/lost_nodes.h"
 #include "graph/onnx/exporter/lost_weights.h"
+#include "graph/onnx/exporter/older_exporter.h"
 #include "graph/onnx/exporter/tied_names.h"
 #include "graph/onnx/exporter/written_batch_norm.h"
 #include "graph/onnx/file/device_configurations.h"
@@ -80,8 +81,7 @@ class Importer {
     loss_ = find_loss_output(proto, nodes_, options_);
     drop_dead(nodes_, proto, values_of_changes(model_));
     check_supported(nodes_);
-    restore_added_elements(model_, nodes_, report_);
-    restore_distances(model_, nodes_, report_);
+    restore_older(model_, nodes_, report_);
     if (options_.training) {
       restore_lost_nodes(model_, nodes_, report_);
       tied_ = tied_names(model_, nodes_);

@@ -16,19 +16,6 @@ bool is_detached(const std::string& value) {
   return op == "detach" || op == "detach_";
 }
 
-bool fills_with_zeros(const ::onnx::NodeProto& node) {
-  if (node.op_type() != "ConstantOfShape" || node.output_size() != 1) return false;
-  const auto all_zero = [](const auto& numbers) {
-    return std::all_of(numbers.begin(), numbers.end(), [](auto number) { return number == 0; });
-  };
-  return std::all_of(node.attribute().begin(), node.attribute().end(), [&](const auto& attribute) {
-    const ::onnx::TensorProto& value = attribute.t();
-    return all_zero(value.raw_data()) && all_zero(value.float_data()) &&
-           all_zero(value.double_data()) && all_zero(value.int32_data()) &&
-           all_zero(value.int64_data());
-  });
-}
-
 class NodeRestorer {
  public:
   NodeRestorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
@@ -298,115 +285,6 @@ class NodeRestorer {
 };
 
 }  // namespace
-
-void restore_added_elements(const ModelFile& model, std::vector<FlatNode>& nodes,
-                            ImportReport& report) {
-  if (model.proto.producer_name() != "pytorch" || !call_groups(nodes).empty()) return;
-  std::set<std::string> zeros;
-  std::map<std::string, FlatNode*> scattered;  // by the result
-  std::map<std::string, int> uses;
-  for (FlatNode& node : nodes) {
-    const ::onnx::NodeProto& proto = node.proto;
-    if (fills_with_zeros(proto)) zeros.insert(proto.output(0));
-    if (proto.op_type() == "ScatterND" && proto.attribute().empty() && proto.input_size() == 3 &&
-        proto.output_size() == 1 && zeros.count(proto.input(0)) > 0)
-      scattered[proto.output(0)] = &node;
-    for (const std::string& name : proto.input()) ++uses[name];
-  }
-  for (const FlatNode& node : nodes) {
-    if (node.proto.op_type() != "Add") continue;
-    for (const std::string& name : node.proto.input()) {
-      const auto found = scattered.find(name);
-      if (found == scattered.end() || uses[name] != 1) continue;
-      ::onnx::NodeProto& scatter = found->second->proto;
-      auto* reduction = scatter.add_attribute();
-      reduction->set_name("reduction");
-      reduction->set_type(::onnx::AttributeProto::STRING);
-      reduction->set_s("add");
-      report.restored["accumulate=True"].push_back(scatter.name());
-    }
-  }
-}
-
-void restore_distances(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report) {
-  if (model.proto.producer_name() != "pytorch" || !call_groups(nodes).empty()) return;
-  std::map<std::string, size_t> makers;
-  for (size_t n = 0; n < nodes.size(); ++n)
-    for (const std::string& name : nodes[n].proto.output()) makers[name] = n;
-  /// The node of this operator that makes an operand.
-  const auto maker = [&](const ::onnx::NodeProto& of, int input, const char* op) {
-    const auto found = input < of.input_size() ? makers.find(of.input(input)) : makers.end();
-    return found != makers.end() && nodes[found->second].proto.op_type() == op
-               ? std::optional(found->second)
-               : std::nullopt;
-  };
-  std::map<size_t, std::string> powers;  // the eps that is added to what they are of; "": none
-  std::set<size_t> roots;
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    const ::onnx::NodeProto& root = nodes[n].proto;
-    if (root.op_type() != "Pow") continue;
-    const auto inverse = maker(root, 1, "Div"), sum = maker(root, 0, "ReduceSum");
-    const auto power = sum ? maker(nodes[*sum].proto, 0, "Pow") : std::nullopt;
-    const auto near = inverse ? maker(nodes[*inverse].proto, 1, "Add") : std::nullopt;
-    if (!power || !near || !maker(nodes[*power].proto, 0, "Sub") ||
-        !maker(nodes[*near].proto, 0, "Constant") || !maker(nodes[*near].proto, 1, "Constant"))
-      continue;
-    const ::onnx::NodeProto& difference = nodes[*maker(nodes[*power].proto, 0, "Sub")].proto;
-    const bool of_all = maker(difference, 0, "Unsqueeze") && maker(difference, 1, "Unsqueeze");
-    powers[*power] = of_all ? "" : nodes[*near].proto.input(1);  // cdist adds none
-    roots.insert(n);
-    nodes[*inverse].proto.set_input(1, nodes[*near].proto.input(0));  // 1 / p
-    report.restored["1 / p, eps and abs() of differences, no gradient of a distance of 0"]
-        .push_back(root.name());
-  }
-  if (roots.empty()) return;
-  std::vector<FlatNode> out;
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    FlatNode node = std::move(nodes[n]);
-    const std::string name = node.proto.output(0);
-    const auto add = [&](const char* op, const std::vector<std::string>& inputs,
-                         const std::string& result) -> ::onnx::NodeProto& {
-      FlatNode one;
-      one.opset = std::max<int64_t>(node.opset, 18);
-      one.label = node.label;
-      one.proto.set_op_type(op);
-      one.proto.set_name(result);
-      for (const std::string& input : inputs) one.proto.add_input(input);
-      one.proto.add_output(result);
-      out.push_back(std::move(one));
-      return out.back().proto;
-    };
-    if (const auto eps = powers.find(n); eps != powers.end()) {
-      std::string difference = node.proto.input(0);
-      if (!eps->second.empty()) {
-        add("CastLike", {eps->second, difference}, name + ".eps");
-        add("Add", {difference, name + ".eps"}, name + ".apart");
-        difference = name + ".apart";
-      }
-      add("Abs", {difference}, name + ".abs");
-      node.proto.set_input(0, name + ".abs");
-    }
-    if (roots.count(n) == 0) {
-      out.push_back(std::move(node));
-      continue;
-    }
-    const std::string sum = node.proto.input(0);
-    for (const auto& [number, called] : {std::pair(0.0F, ".zero"), {1.0F, ".one"}}) {
-      auto* value = add("Constant", {}, name + called + ".f32").add_attribute();
-      value->set_name("value_float");
-      value->set_type(::onnx::AttributeProto::FLOAT);
-      value->set_f(number);
-      add("CastLike", {name + called + ".f32", sum}, name + called);
-    }
-    add("Equal", {sum, name + ".zero"}, name + ".none");
-    add("Where", {name + ".none", name + ".one", sum}, name + ".some");
-    node.proto.set_input(0, name + ".some");
-    node.proto.set_output(0, name + ".root");
-    out.push_back(std::move(node));
-    add("Where", {name + ".none", name + ".zero", name + ".root"}, name);
-  }
-  nodes = std::move(out);
-}
 
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
                         ImportReport& report) {

@@ -1,6 +1,5 @@
 // Nodes that the optimiser of PyTorch's newer exporter takes out, though the calls that it notes
-// with other nodes show that they were there; and what the older one writes of sums by index and
-// distances.
+// with other nodes show that they were there.
 #pragma once
 
 #include "graph/onnx/flatten.h"
@@ -19,17 +18,5 @@ namespace shardrun::importer {
 ///     one row of zeros.
 /// Notes where an epsilon was taken for 0: calls show the sum, but not the number.
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report);
-
-/// index_put(places, values, accumulate=True) in files of the older exporter: a ScatterND onto
-/// zeros without a reduction, which is added. It gets its reduction, for a place that comes twice
-/// counts twice. Without accumulate=True PyTorch does not say what such a place holds.
-void restore_added_elements(const ModelFile& model, std::vector<FlatNode>& nodes,
-                            ImportReport& report);
-
-/// cdist and pairwise_distance of the older exporter, (sum of (a - b)^p) ^ (1 / (p + eps)), which
-/// nothing else is written as: it gets the p-th root, absolute values of
-/// differences, and pairwise_distance's eps in these. A
-/// distance of 0, as each row has to itself, gets a gradient of 0, as in PyTorch.
-void restore_distances(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report);
 
 }  // namespace shardrun::importer

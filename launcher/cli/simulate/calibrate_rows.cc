@@ -116,8 +116,7 @@ std::string missed_text(const Predicted& rows, const std::string& path) {
   return "note: half of the rows of " + path + " are missed by more than " +
          std::to_string(std::llround(100 * error)) +
          " %: is iteration_ms in milliseconds, and are --cluster and --assume those of the "
-         "measured "
-         "runs?\n";
+         "measured runs?\n";
 }
 
 std::string left_out_text(const SimulatedRows& simulated) {

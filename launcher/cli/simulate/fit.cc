@@ -13,7 +13,7 @@ using Matrix = std::vector<Vector>;
 
 constexpr double kOutlier = 0.2;     // a logarithmic error from which it counts less
 constexpr double kWidest = 0.6931;   // of half an interval: log 2
-constexpr double kUnknown = 10;      // a constant's spread where nothing is thought of it
+constexpr double kNoThought = 10;    // a constant's spread where nothing is thought of it
 constexpr double kPrecision = 2e-3;  // of measured figures, at best
 constexpr double kStep = 0.03;       // of a constant's logarithm, to see what it changes
 constexpr double kFarthest = 0.7;    // that one goes at a time
@@ -223,7 +223,7 @@ class Fit {
   /// Half of the logarithms' intervals, by constant, whatever the others are.
   Vector half_widths(double width) const {
     Matrix a = normal();
-    for (size_t c = 0; c < at_.size(); ++c) a[c][c] += std::pow(width / kUnknown, 2);
+    for (size_t c = 0; c < at_.size(); ++c) a[c][c] += std::pow(width / kNoThought, 2);
     const Matrix covariance = inverse(a);
     Vector out;
     for (size_t c = 0; c < at_.size(); ++c)
@@ -238,7 +238,8 @@ class Fit {
     for (size_t o = 0; o < at_.size(); ++o) {
       if (o == c) continue;
       const double value = std::exp(at_[o]);
-      others.push_back({constants_[o].name, value, kUnknown, false, {value, 4 * value, value / 4}});
+      others.push_back(
+          {constants_[o].name, value, kNoThought, false, {value, 4 * value, value / 4}});
     }
     const double fixed = std::exp(at_[c] + change);
     const FitModel model = [&](const Vector& values) {

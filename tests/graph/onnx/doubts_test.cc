@@ -199,30 +199,36 @@ TEST_F(OnnxDoubts, OlderExportsMayHaveLostThatAMaskAdds) {
   EXPECT_EQ(notes("where a mask is true"), 0);
 }
 
+/// The norms of a - b, each the p-th, as the older exporter writes them: `distances`.
+void add_distances(ModelBuilder& b, const std::string& one, const std::string& other, float p,
+                   float eps) {
+  const auto constant = [&](const std::string& name, float number) {
+    auto* value = b.node("Constant", {}, {name}).add_attribute();
+    value->set_name("value_float");
+    value->set_type(::onnx::AttributeProto::FLOAT);
+    value->set_f(number);
+  };
+  b.ints("last", {-1});
+  constant("p", p), constant("eps", eps), constant("one", 1);
+  b.node("Add", {"p", "eps"}, {"near"});
+  b.node("Div", {"one", "near"}, {"inverse"});
+  b.node("Sub", {one, other}, {"differences"});
+  b.node("Pow", {"differences", "p"}, {"powers"});
+  test::set_int(b.node("ReduceSum", {"powers", "last"}, {"sum"}), "keepdims", 0);
+  b.node("Pow", {"sum", "inverse"}, {"distances"});
+}
+
 /// cdist(z, z, p) as the older exporter writes it: the sum of two distances of three numbers.
 TEST_F(OnnxDoubts, DistancesOfOlderExportsAreThoseOfPyTorch) {
   for (const float p : {1.0F, 2.0F, 3.0F}) {
     ModelBuilder b = pytorch();
-    const auto constant = [&](const std::string& name, float number) {
-      auto* value = b.node("Constant", {}, {name}).add_attribute();
-      value->set_name("value_float");
-      value->set_type(::onnx::AttributeProto::FLOAT);
-      value->set_f(number);
-    };
     b.floats("w", {1, 2}, {1, 1});
     b.node("Mul", {"x", "w"}, {"z"});  // [3, 2]
     b.ints("first", {0});
     b.ints("second", {1});
-    b.ints("last", {-1});
     b.node("Unsqueeze", {"z", "second"}, {"rows"});
     b.node("Unsqueeze", {"z", "first"}, {"others"});
-    constant("p", p), constant("eps", 1e-6F), constant("one", 1);
-    b.node("Add", {"p", "eps"}, {"near"});
-    b.node("Div", {"one", "near"}, {"inverse"});
-    b.node("Sub", {"rows", "others"}, {"differences"});
-    b.node("Pow", {"differences", "p"}, {"powers"});
-    test::set_int(b.node("ReduceSum", {"powers", "last"}, {"sum"}), "keepdims", 0);
-    b.node("Pow", {"sum", "inverse"}, {"distances"});
+    add_distances(b, "rows", "others", p, 1e-6F);
     test::set_int(b.node("ReduceSum", {"distances"}, {"loss"}), "keepdims", 0);
     b.output("loss", {});
     Graph graph = import(b);
@@ -244,22 +250,9 @@ TEST_F(OnnxDoubts, DistancesOfOlderExportsAreThoseOfPyTorch) {
 /// pairwise_distance(x, w, p=1, eps=0.5): the norms of x - w + eps.
 TEST_F(OnnxDoubts, PairwiseDistancesOfOlderExportsHaveTheirEpsilon) {
   ModelBuilder b = pytorch();
-  const auto constant = [&](const std::string& name, float number) {
-    auto* value = b.node("Constant", {}, {name}).add_attribute();
-    value->set_name("value_float");
-    value->set_type(::onnx::AttributeProto::FLOAT);
-    value->set_f(number);
-  };
   b.floats("w", {1, 2}, {1, 1});
-  b.ints("last", {-1});
-  constant("p", 1), constant("eps", 0.5F), constant("one", 1);
-  b.node("Add", {"p", "eps"}, {"near"});
-  b.node("Div", {"one", "near"}, {"inverse"});
-  b.node("Sub", {"x", "w"}, {"differences"});
-  b.node("Pow", {"differences", "p"}, {"powers"});
-  test::set_int(b.node("ReduceSum", {"powers", "last"}, {"sum"}), "keepdims", 0);
-  b.node("Pow", {"sum", "inverse"}, {"y"});
-  b.output("y");
+  add_distances(b, "x", "w", 1, 0.5F);
+  b.output("distances");
   const Tensor y = evaluate_graph(import(b), {{"x", floats({3, 2}, {0, 0, 3, -4, 1, 1})}})[0];
   for (const auto& [row, want] : {std::pair(0, 1.0), {1, 7.0}, {2, 1.0}})
     EXPECT_NEAR(y.at(row), want, 1e-5) << row;
