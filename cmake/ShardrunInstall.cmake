@@ -51,12 +51,12 @@ if(TARGET shardrun)
 endif()
 
 if(TARGET shardrun_cli)
-  # The installed command finds its library by a relative path, wherever the prefix is moved.
+  # The installed command finds its libraries by relative paths, wherever the prefix is moved.
   file(RELATIVE_PATH library_from_bin /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
   set_target_properties(shardrun_cli PROPERTIES
     OUTPUT_NAME shardrun
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
-    INSTALL_RPATH $ORIGIN/${library_from_bin})
+    INSTALL_RPATH "$ORIGIN/${library_from_bin};$ORIGIN/${library_from_bin}/shardrun")
   install(TARGETS shardrun_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   # The command writes its man page and its completion itself, of its options.
   set(manual ${CMAKE_BINARY_DIR}/manual)

@@ -23,15 +23,16 @@ endforeach()
 # For the tarball alone, the libraries that are Debian packages to the other. C's and C++'s own and zlib are everywhere;
 # MPI is the cluster's.
 install(CODE "
-  file(GET_RUNTIME_DEPENDENCIES LIBRARIES \"$<TARGET_FILE:shardrun>\" RESOLVED_DEPENDENCIES_VAR libraries
-    PRE_EXCLUDE_REGEXES \"^(ld-linux|libc|libm|libdl|libpthread|librt|libstdc..|libgcc_s|libz|libhighs|libmpi)[-.].*\")
+  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES \"$<TARGET_FILE:shardrun_cli>\" LIBRARIES \"$<TARGET_FILE:shardrun>\"
+    RESOLVED_DEPENDENCIES_VAR libraries
+    PRE_EXCLUDE_REGEXES \"^(ld-linux|libc|libm|libdl|libpthread|librt|libstdc..|libgcc_s|libz|libhighs|libmpi|libshardrun)[-.].*\")
   file(INSTALL DESTINATION \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${SHARDRUN_BUNDLED}\" TYPE SHARED_LIBRARY
     FOLLOW_SYMLINK_CHAIN FILES \${libraries})" COMPONENT bundled)
 # Terms of what is inside: as headers in both, as libraries in the tarball.
 foreach(package nlohmann-json3-dev libcli11-dev)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME ${package})
 endforeach()
-foreach(package libdnnl2 libprotobuf32 libre2-9 libisal2 libgomp1 ocl-icd-libopencl1)
+foreach(package libdnnl2 libprotobuf32 libre2-9 libisal2 libmimalloc2.0 libgomp1 ocl-icd-libopencl1)
   install(FILES /usr/share/doc/${package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licenses RENAME ${package}
     COMPONENT bundled OPTIONAL)
 endforeach()

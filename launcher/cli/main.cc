@@ -1,6 +1,5 @@
 // The command line: a thin client of shardrun/shardrun.h.
 #include <fcntl.h>
-#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -244,8 +243,5 @@ int main(int argc, char** argv) {
   shardrun::cli::open_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: a write that fails says so instead
   std::signal(SIGPIPE, SIG_IGN);  // who reads what is printed may go, and training goes on
-  // Planning makes and drops millions of small things between large ones. glibc would lay small
-  // free blocks aside, and go over all of them whenever a large one is wanted.
-  mallopt(M_MXFAST, 0);
   return shardrun::cli::all_printed(shardrun::cli::run(argc, argv));
 }

@@ -15,13 +15,14 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 
 TEST(ProcessMemory, FreedBlocksGoBackToTheSystemOnRequest) {
   if (test::kSanitized) GTEST_SKIP() << "the sanitizer's allocator keeps what is freed";
+  return_freed_memory_at_once();
   std::vector<std::unique_ptr<char[]>> blocks;
   for (int i = 0; i < 64 << 10; ++i) {
     blocks.push_back(std::make_unique<char[]>(1000));  // zeroed, so resident
   }
   const auto last = std::make_unique<char[]>(1000);  // keeps the heap's end where it is
-  blocks.clear();
   const ProcessMemory before = process_memory();
+  blocks.clear();
   if (before.resident == 0) GTEST_SKIP() << "no /proc/self/smaps_rollup";
   ASSERT_GT(before.resident, 60 * kMiB);
   trim_heap();

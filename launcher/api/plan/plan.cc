@@ -445,6 +445,7 @@ TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& requ
   const int64_t ranks = request.ranks > 0 ? request.ranks : world.size();
   std::vector<DeviceCapacity> capacities;
   if (request.ranks == 0) {
+    return_freed_memory_at_once();  // or a rank that plans would hold more than the others
     decide_on_rank0(world, [] {
       check_device();
       return std::string();

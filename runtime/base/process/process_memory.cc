@@ -2,11 +2,18 @@
 #include "base/process/process_memory.h"
 
 #include <malloc.h>
+#include <mimalloc.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <mutex>
 #include <string>
+
+// There in programs that are linked with mimalloc, as the command is, and null in others.
+#pragma weak mi_collect
+#pragma weak mi_heap_get_default
+#pragma weak mi_heap_visit_blocks
+#pragma weak mi_option_set
 
 namespace shardrun {
 
@@ -27,17 +34,32 @@ namespace {
 /// it then sets itself up, and a thread that comes meanwhile finds that half done.
 std::mutex one_at_a_time;
 
+bool add_area(const mi_heap_t*, const mi_heap_area_t* area, void*, size_t, void* sum) {
+  *static_cast<int64_t*>(sum) += static_cast<int64_t>(area->used * area->block_size);
+  return true;
+}
+
 }  // namespace
 
 int64_t heap_in_use() {
+  if (mi_heap_visit_blocks != nullptr) {
+    int64_t sum = 0;
+    mi_heap_visit_blocks(mi_heap_get_default(), false, add_area, &sum);
+    return sum;
+  }
   const std::lock_guard lock(one_at_a_time);
   const struct mallinfo2 info = mallinfo2();
   return static_cast<int64_t>(info.uordblks + info.hblkhd);
 }
 
 void trim_heap() {
+  if (mi_collect != nullptr) return mi_collect(true);
   const std::lock_guard lock(one_at_a_time);
   malloc_trim(0);
+}
+
+void return_freed_memory_at_once() {
+  if (mi_option_set != nullptr) mi_option_set(mi_option_decommit_delay, 0);
 }
 
 }  // namespace shardrun

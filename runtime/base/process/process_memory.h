@@ -14,10 +14,16 @@ struct ProcessMemory {
 };
 ProcessMemory process_memory();
 
-/// Bytes of the heap that are in use; 0 where the allocator does not say.
+/// Bytes of the heap that are in use, with mimalloc of this thread's; 0 where the allocator does
+/// not say.
 int64_t heap_in_use();
 
 /// Gives what the heap has free back to the system, which else keeps much of what planning took.
+/// With mimalloc that is whole blocks of 32 MiB alone, unless what was freed went back at once.
 void trim_heap();
+
+/// From now on mimalloc gives what is freed back at once, in place of after some 25 ms, if then
+/// anything is freed next to it. Planning takes up to a tenth longer by that.
+void return_freed_memory_at_once();
 
 }  // namespace shardrun
