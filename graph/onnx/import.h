@@ -99,18 +99,6 @@ struct ImportReport {
   std::vector<PlacedNode> placed;              // the main graph's nodes that are not dead
 };
 
-/// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
-/// become Role::parameter with a Source that points into the file, so that a rank reads only its
-/// shard; integers, buffers and single numbers that are no weights become constants; running
-/// statistics of batch normalisations, and what else forward() changes by the export's metadata,
-/// Role::state with an update. A parameter that forward() changes and that is trained has an
-/// update, too. graph.loss is set if an output is the loss. Throws invalid_input for a malformed
-/// file and unsupported for what has no lowering, naming file, node, operator and opset.
-Graph import_onnx(const std::string& path, const ImportOptions& options,
-                  ImportReport* report = nullptr);
-
-std::vector<SymbolicDim> symbolic_dims(const std::string& path);
-
 /// Reads a serialised TensorProto (a .pb file of ONNX's tests). Stored f16, bf16 and f64 stay so.
 Tensor read_onnx_tensor(const std::string& path);
 

@@ -7,10 +7,10 @@
 
 namespace shardrun::importer {
 
-/// As import_onnx. Takes the nodes out of `model`.
+/// As OnnxFile::import. Takes the nodes out of `model`.
 Graph import_model(ModelFile& model, const ImportOptions& options, ImportReport& report);
 
-/// As map_weights, in the same way.
+/// As OnnxFile::map_weights, in the same way.
 WeightMap map_model(ModelFile& model, const ImportOptions& options);
 
 }  // namespace shardrun::importer

@@ -1,4 +1,4 @@
-// OnnxFile, and what is asked of a file by its path alone.
+// OnnxFile, and tensors in files of their own.
 #include "graph/onnx/onnx_file.h"
 
 #include <filesystem>
@@ -155,18 +155,6 @@ std::vector<std::string> files_of_model(const OnnxFile& file) {
   std::vector<std::string> out = file.external_files();
   out.insert(out.begin(), file.path());
   return out;
-}
-
-Graph import_onnx(const std::string& path, const ImportOptions& options, ImportReport* report) {
-  return OnnxFile(path).import(options, report);
-}
-
-WeightMap map_weights(const std::string& path, const ImportOptions& options) {
-  return OnnxFile(path).map_weights(options);
-}
-
-std::vector<SymbolicDim> symbolic_dims(const std::string& path) {
-  return OnnxFile(path).symbolic_dims();
 }
 
 Tensor read_onnx_tensor(const std::string& path) {

@@ -36,8 +36,8 @@ struct SymbolicDim {
 /// are read from the file that was there at that time, even if its path has another by now. Copies
 /// are of the one open file. For one thread.
 ///
-/// Where a function throws for what is no model, or for one that cannot be imported, it does so as
-/// import_onnx does.
+/// Where a function throws, it is invalid_input for a malformed file and unsupported for what has
+/// no lowering, naming file, node, operator and opset.
 class OnnxFile {
  public:
   OnnxFile(const std::string& path);  // NOLINT(google-explicit-constructor): a path is one
@@ -55,9 +55,17 @@ class OnnxFile {
   /// The symbolic dims of these, in order of appearance. Throws.
   std::vector<SymbolicDim> symbolic_dims() const;
 
-  /// As import_onnx and map_weights. Each takes the parsed nodes, so that they and the Graph are
-  /// not in memory twice: what imports a file again parses it again.
+  /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
+  /// become Role::parameter with a Source that points into the file, so that a rank reads only its
+  /// shard; integers, buffers and single numbers that are no weights become constants; running
+  /// statistics of batch normalisations, and what else forward() changes by the export's metadata,
+  /// Role::state with an update. A parameter that forward() changes and that is trained has an
+  /// update, too. graph.loss is set if an output is the loss. Throws.
+  ///
+  /// Takes the parsed nodes, so that they and the Graph are not in memory twice: what imports a
+  /// file again parses it again. As does what maps its weights.
   Graph import(const ImportOptions& options, ImportReport* report = nullptr) const;
+  /// Read as by import, as far as that takes no sizes of symbolic dims. Throws.
   WeightMap map_weights(const ImportOptions& options) const;
 
  private:

@@ -42,7 +42,7 @@ std::vector<std::string_view> training_step_passes();
 /// Throws invalid_input if `stop_after` names no pass, and as the passes do. `graph.outputs` are
 /// the model's; its metrics are set anew.
 ///
-///   const TrainingStep step = make_training_step(import_onnx(path, import), options);
+///   const TrainingStep step = make_training_step(OnnxFile(path).import(import), options);
 ///   const Plan plan = plan_shardings(step.train, mesh, cluster, …);
 TrainingStep make_training_step(Graph graph, const TrainingStepOptions& options);
 

@@ -81,7 +81,7 @@ Graph training_graph(const Case& c) {
   c.write(path);
   ImportOptions import;
   import.evaluate = run_reference;
-  Graph graph = import_onnx(path, import);
+  Graph graph = OnnxFile(path).import(import);
   std::filesystem::remove(path);
   recognise(graph);
   put_channels_last(graph);

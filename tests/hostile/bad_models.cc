@@ -11,8 +11,9 @@ namespace {
 void read_model(const std::string& path) {
   ImportOptions options;
   options.evaluate = run_reference;
-  symbolic_dims(path);
-  import_onnx(path, options);
+  const OnnxFile file(path);
+  file.symbolic_dims();
+  file.import(options);
 }
 
 /// y = x + w

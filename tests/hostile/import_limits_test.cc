@@ -48,8 +48,9 @@ Peak import_apart(const std::string& path) {
     std::string said;
     int status = 0;
     try {
-      symbolic_dims(path);
-      import_onnx(path, options);
+      const OnnxFile file(path);
+      file.symbolic_dims();
+      file.import(options);
     } catch (const Error& e) {
       said = e.what();
       status = e.kind() == ErrorKind::internal ? 3 : 1;
@@ -465,8 +466,9 @@ TEST(ImportLimits, AnLstmIsAFewNodesHoweverManyStepsItHas) {
   TemporaryFolder folder;
   ImportOptions options;
   options.evaluate = run_reference;
-  EXPECT_LT(import_onnx(lstm(1000, false)(folder), options).nodes().size(), 12u);
-  EXPECT_GT(import_onnx(lstm(100, true)(folder), options).nodes().size(), 1000u);  // written out
+  EXPECT_LT(OnnxFile(lstm(1000, false)(folder)).import(options).nodes().size(), 12u);
+  EXPECT_GT(OnnxFile(lstm(100, true)(folder)).import(options).nodes().size(),
+            1000u);  // written out
 }
 
 }  // namespace

@@ -76,7 +76,7 @@ TrainingStep small_step(Called& called) {
   write_gpt(gpt, path);
   ImportOptions import;
   import.evaluate = run_reference;
-  Graph graph = CALL(import_onnx, path, import, nullptr);
+  Graph graph = CALL(OnnxFile, path).import(import);
   std::filesystem::remove(path);
   return CALL(make_training_step, std::move(graph), {});
 }

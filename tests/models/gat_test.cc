@@ -71,7 +71,7 @@ Graph import(const std::string& path, bool dense, ImportReport* report = nullptr
   options.evaluate = run_reference;
   options.dims = {{"nodes", kNodes}};
   if (!dense) options.dims["edges"] = static_cast<int64_t>(edges().size());
-  return import_onnx(path, options, report);
+  return OnnxFile(path).import(options, report);
 }
 
 std::vector<double> read_numbers(const std::filesystem::path& path) {

@@ -66,7 +66,7 @@ Graph import(const std::string& path, ImportReport* report = nullptr) {
   ImportOptions options;
   options.evaluate = run_reference;
   options.dims = {{"nodes", kNodes}, {"edges", kEdges}};
-  return import_onnx(path, options, report);
+  return OnnxFile(path).import(options, report);
 }
 
 /// What gns.h says, row by row, in double precision.

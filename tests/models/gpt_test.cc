@@ -81,7 +81,7 @@ Graph import(const std::string& path, ImportReport* report = nullptr) {
   ImportOptions options;
   options.evaluate = run_reference;
   options.batch = 2;
-  return import_onnx(path, options, report);
+  return OnnxFile(path).import(options, report);
 }
 
 Tensor tokens() {

@@ -36,7 +36,7 @@ UNetOptions tiny() {
 Graph import(const std::string& path, ImportReport* report = nullptr) {
   ImportOptions options;
   options.evaluate = run_reference;
-  return import_onnx(path, options, report);
+  return OnnxFile(path).import(options, report);
 }
 
 class UNet : public testing::Test {

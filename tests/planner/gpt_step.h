@@ -25,7 +25,7 @@ inline Graph written_step(const std::function<void(const std::string& path)>& wr
   write(path.string());
   ImportOptions import;
   import.evaluate = run_reference;
-  Graph graph = import_onnx(path.string(), import);
+  Graph graph = OnnxFile(path.string()).import(import);
   recognise(graph);
   if (prepare) prepare(graph);
   attach_loss(graph, loss);

@@ -33,10 +33,10 @@ Graph forward_of(const std::string& path, std::map<std::string, int64_t> dims = 
   options.evaluate = run_reference;
   options.shared = ImportOptions::Shared::keep;
   options.dims = std::move(dims);
-  for (const SymbolicDim& dim : symbolic_dims(path)) {
+  for (const SymbolicDim& dim : OnnxFile(path).symbolic_dims()) {
     if (dim.axis == 0) options.dims.try_emplace(dim.name, 1);
   }
-  Graph graph = import_onnx(path, options);
+  Graph graph = OnnxFile(path).import(options);
   recognise(graph);
   put_channels_last(graph);
   graph.loss = kNoValue;

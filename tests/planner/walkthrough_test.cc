@@ -30,7 +30,8 @@ Graph mlp() {
   import.has_own_loss = false;
   TrainingStepOptions options;
   options.loss = LossKind::mse;
-  return make_training_step(import_onnx(SHARDRUN_GOLDEN "/rfc_mlp.onnx", import), options).train;
+  return make_training_step(OnnxFile(SHARDRUN_GOLDEN "/rfc_mlp.onnx").import(import), options)
+      .train;
 }
 
 Plan plan_of(const Graph& graph, const std::string& mesh,

@@ -87,7 +87,7 @@ GoldenModel load_golden(const std::string& model, const std::string& exporter,
                          const std::vector<std::string>&) -> std::optional<Tensor> {
     return out.recorded.at("in/" + input);
   };
-  out.forward = import_onnx(golden(model + "." + exporter + ".onnx"), options, &out.report);
+  out.forward = OnnxFile(golden(model + "." + exporter + ".onnx")).import(options, &out.report);
   out.fused = recognise(out.forward);
   attach_loss(out.forward, loss);
   check_graph(out.forward);

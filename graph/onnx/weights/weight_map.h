@@ -74,7 +74,4 @@ struct WeightMap {
   std::vector<Maker> makers;
 };
 
-/// Reads the file as import_onnx does, as far as that takes no sizes of symbolic dims.
-WeightMap map_weights(const std::string& path, const ImportOptions& options);
-
 }  // namespace shardrun

@@ -70,7 +70,7 @@ void add_checkpoint(const std::string& path, bool verified, GivenWeights& to) {
 
 /// What its module calls the weights; what only the file has a name for, by that.
 void add_model(const std::string& path, GivenWeights& to) {
-  const WeightMap map = map_weights(path, {});
+  const WeightMap map = OnnxFile(path).map_weights({});
   const auto add = [&](const std::string& name, const WeightMap::Value& value, const Shape& shape,
                        bool turned) {
     const Source::Kind kind = value.source.kind;

@@ -24,7 +24,7 @@ class OnnxHostile : public testing::Test {
     ImportOptions options;
     options.evaluate = run_reference;
     try {
-      import_onnx(path, options);
+      OnnxFile(path).import(options);
       ADD_FAILURE() << "was imported; wanted an error with '" << wanted << "'";
     } catch (const Error& e) {
       const std::string got = e.what();
@@ -89,7 +89,7 @@ TEST_F(OnnxHostile, FilesThatAreNoModels) {
   const std::string whole = adder().model.SerializeAsString();
   for (size_t size = 1; size < whole.size(); ++size) {  // cut off anywhere: an error, never a crash
     write_bytes(path, whole.substr(0, size));
-    EXPECT_THROW(import_onnx(path, {}), Error) << size << " bytes";
+    EXPECT_THROW(OnnxFile(path).import({}), Error) << size << " bytes";
   }
 }
 
@@ -128,7 +128,7 @@ TEST_F(OnnxHostile, NamesThatATerminalWouldActOn) {
   ImportOptions options;
   options.evaluate = run_reference;
   options.batch = 3;
-  const Graph g = import_onnx(b.write(folder), options);
+  const Graph g = OnnxFile(b.write(folder)).import(options);
   std::string all = to_string(g);
   EXPECT_NE(g.find("x\\x1b[2J"), kNoValue) << all;
   for (const char acts : {'\x1b', '\x9b', '\x07', '\r'})
@@ -154,7 +154,7 @@ TEST_F(OnnxHostile, EveryFlippedByteIsAnErrorOrAModel) {
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << bit));
       write_bytes(path, bytes);
       try {
-        import_onnx(path, {});
+        OnnxFile(path).import({});
       } catch (const Error&) {
       }
     }
@@ -395,13 +395,14 @@ TEST_F(OnnxHostile, ExternalDataStaysInTheModelsFolder) {
   constant.node("Add", {"x", "c"}, {"y"});
   constant.output("y", {2});
   refused(constant, "leaves the model's folder by '..'");
-  EXPECT_NO_THROW(import_onnx(external("w.bin", "8", "8").write(folder, "model/model.onnx"), {}));
-  EXPECT_NO_THROW(import_onnx(external("near.bin").write(folder, "model/model.onnx"), {}));
+  EXPECT_NO_THROW(
+      OnnxFile(external("w.bin", "8", "8").write(folder, "model/model.onnx")).import({}));
+  EXPECT_NO_THROW(OnnxFile(external("near.bin").write(folder, "model/model.onnx")).import({}));
   ModelBuilder none = external("w.bin");
   weight(none).set_data_type(::onnx::TensorProto::BOOL);
   weight(none).set_dims(0, 0);
   none.graph().mutable_node(0)->set_input(1, "x");
-  EXPECT_NO_THROW(import_onnx(none.write(folder, "model/model.onnx"), {}));
+  EXPECT_NO_THROW(OnnxFile(none.write(folder, "model/model.onnx")).import({}));
 }
 
 /// Strides are made of all dims, though there are no elements.
@@ -442,7 +443,7 @@ TEST_F(OnnxHostile, FunctionsThatCallThemselvesOrNestTooDeep) {
   expect_refused(functions(1, true), "calls itself");
   expect_refused(functions(3, true), "calls itself");
   expect_refused(functions(60, false), "nest deeper than 32", ErrorKind::unsupported);
-  EXPECT_EQ(import_onnx(functions(20, false).write(folder), {}).nodes().size(), 1u);
+  EXPECT_EQ(OnnxFile(functions(20, false).write(folder)).import({}).nodes().size(), 1u);
 }
 
 TEST_F(OnnxHostile, FunctionsThatMultiplyNodes) {
@@ -498,7 +499,7 @@ TEST_F(OnnxHostile, DeepIf) {
   *b.graph().add_node() = inner.node(0);
   b.output("r59", {2});
   const std::string path = b.write(folder);
-  EXPECT_THROW(import_onnx(path, {}), Error);
+  EXPECT_THROW(OnnxFile(path).import({}), Error);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ TEST_F(OnnxImport, SymbolicDimsAreBoundOrNamed) {
   EXPECT_NE(unbound.find("input 'x': dim 0 is symbolic ('n'); give its size with --dim n="),
             std::string::npos)
       << unbound;
-  const auto dims = symbolic_dims(b.write(folder));
+  const auto dims = OnnxFile(b.write(folder)).symbolic_dims();
   ASSERT_EQ(dims.size(), 1u);
   EXPECT_EQ(dims[0].name, "n");
   options.dims = {{"n", 5}};

@@ -23,7 +23,7 @@ class ImportTest : public testing::Test {
 
   Graph import(const ModelBuilder& b) {
     report = {};
-    Graph graph = import_onnx(b.write(folder), options, &report);
+    Graph graph = OnnxFile(b.write(folder)).import(options, &report);
     check_graph(graph);
     return graph;
   }

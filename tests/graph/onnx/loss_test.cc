@@ -77,7 +77,8 @@ TEST(LossOutput, IsNoTensorOfTheModule) {
 ImportReport import(const std::string& file, ImportOptions options, Graph* graph = nullptr) {
   options.evaluate = run_reference;
   ImportReport report;
-  Graph made = import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &report);
+  Graph made =
+      OnnxFile(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx").import(options, &report);
   if (graph != nullptr) *graph = std::move(made);
   return report;
 }

@@ -167,7 +167,7 @@ class LostImport : public test::ImportTest {
   std::multiset<double> dropouts(const std::string& file) {
     report = {};
     const Graph graph =
-        import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &report);
+        OnnxFile(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx").import(options, &report);
     std::multiset<double> out;
     for (const Node& node : graph.nodes()) {
       if (node.op == "dropout") out.insert(node.attrs.f("p"));

@@ -107,7 +107,7 @@ TEST(Detach, WhatIsBehindItDoesNotTrain) {
   const TemporaryFolder folder;
   ImportOptions options;
   options.evaluate = run_reference;
-  const Graph graph = import_onnx(b.write(folder), options);
+  const Graph graph = OnnxFile(b.write(folder)).import(options);
   std::vector<std::string> trained;
   for (const auto& [id, trains] : graph.trainable) {
     if (trains) trained.push_back(graph.value(id).name);
@@ -179,7 +179,7 @@ TEST(Attention, MaskThatTrainsHasItsGradient) {
   const TemporaryFolder folder;
   ImportOptions options;
   options.evaluate = run_reference;
-  Graph graph = import_onnx(b.write(folder), options);
+  Graph graph = OnnxFile(b.write(folder)).import(options);
   recognise(graph);
   const ValueId mask = graph.find("table");
   ASSERT_NE(mask, kNoValue);
@@ -222,7 +222,7 @@ std::string refusal_of(const std::string& op, const std::vector<std::string>& in
   ImportOptions options;
   options.evaluate = run_reference;
   try {
-    import_onnx(b.write(folder), options);
+    OnnxFile(b.write(folder)).import(options);
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("node 0 '" + op + "_0': op " + op), std::string::npos)
         << e.what();

@@ -76,7 +76,7 @@ std::vector<Tensor> run(const fs::path& folder, const Case& c, const std::vector
   NamedTensors feeds;
   for (size_t i = 0; i < c.inputs.size(); ++i)
     (known[i] ? options.constants : feeds)[c.inputs[i]] = c.in[i];
-  return evaluate_graph(import_onnx((folder / "model.onnx").string(), options), feeds);
+  return evaluate_graph(OnnxFile((folder / "model.onnx").string()).import(options), feeds);
 }
 
 enum class Outcome { passed, failed, unsupported };

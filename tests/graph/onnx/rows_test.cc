@@ -63,9 +63,9 @@ class OnnxRows : public testing::Test {
 
 TEST_F(OnnxRows, SumsOfRowsTakeNoIndexForEachElement) {
   const NamedTensors in = feeds();
-  const Graph graph = import_onnx(scatter("add").write(folder), options);
+  const Graph graph = OnnxFile(scatter("add").write(folder)).import(options);
   options.constants["rows"] = in.at("rows");  // as the edges of a graph are where they decide sizes
-  const Graph constant = import_onnx(scatter("add").write(folder), options);
+  const Graph constant = OnnxFile(scatter("add").write(folder)).import(options);
   for (const Graph* g : {&graph, &constant}) {
     EXPECT_EQ(count(*g, "scatter_elements"), 0) << to_string(*g);
     EXPECT_EQ(count(*g, "gather_grad"), 1) << to_string(*g);
@@ -90,7 +90,7 @@ TEST_F(OnnxRows, SumsOfRowsTakeNoIndexForEachElement) {
 /// The same numbers from the general form, which a maximum takes.
 TEST_F(OnnxRows, OtherReductionsKeepTheirElements) {
   const NamedTensors in = feeds();
-  const Graph graph = import_onnx(scatter("max").write(folder), options);
+  const Graph graph = OnnxFile(scatter("max").write(folder)).import(options);
   EXPECT_EQ(count(graph, "scatter_elements"), 1);
   const Tensor got = evaluate_graph(graph, in)[0];
   for (int64_t r = 0; r < kRows; ++r) {
@@ -113,7 +113,7 @@ TEST_F(OnnxRows, IndicesThatDifferAlongARowStayElements) {
   auto& node = b.node("ScatterElements", {"data", "indices", "updates"}, {"y"});
   set_string(node, "reduction", "add");
   b.output("y");
-  const Graph graph = import_onnx(b.write(folder), options);
+  const Graph graph = OnnxFile(b.write(folder)).import(options);
   EXPECT_EQ(count(graph, "scatter_elements"), 1);
 }
 
@@ -132,7 +132,7 @@ TEST_F(OnnxRows, RowsAreGatheredWhole) {
       b.node("GatherElements", {"data", "indices"}, {"y"});
     }
     b.output("y");
-    const Graph graph = import_onnx(b.write(folder), options);
+    const Graph graph = OnnxFile(b.write(folder)).import(options);
     EXPECT_EQ(count(graph, "gather"), 1) << to_string(graph);
     EXPECT_EQ(count(graph, "gather_elements") + count(graph, "gather_nd"), 0);
     NamedTensors in = feeds();
@@ -170,7 +170,7 @@ TEST_F(OnnxRows, EachSamplePicksRowsOfItsOwn) {
       set_string(node, "reduction", reduction);
     }
     b.output("y");
-    const Graph graph = import_onnx(b.write(folder), options);
+    const Graph graph = OnnxFile(b.write(folder)).import(options);
     EXPECT_EQ(count(graph, gathers ? "gather_nd" : "scatter_nd"), 1) << to_string(graph);
     EXPECT_EQ(count(graph, "gather_elements") + count(graph, "scatter_elements"), 0);
     std::vector<float> data, updates;

@@ -32,7 +32,7 @@ Imported import(const std::string& file, ImportOptions options = {}) {
   if (!std::regex_search(file, fixed)) options.batch = kBatch;
   Imported out;
   out.graph =
-      import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &out.report);
+      OnnxFile(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx").import(options, &out.report);
   return out;
 }
 

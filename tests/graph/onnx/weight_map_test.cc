@@ -67,7 +67,7 @@ bool moved_by(const std::string& exporter, const std::string& name) {
 void expect_module(const std::string& module, const std::string& exporter,
                    const std::set<std::string>& missing = {}) {
   SCOPED_TRACE(module + "." + exporter);
-  const WeightMap map = map_weights(path_of(module + "." + exporter + ".onnx"), {});
+  const WeightMap map = OnnxFile(path_of(module + "." + exporter + ".onnx")).map_weights({});
   const auto wanted = find_tensors(path_of(module + ".before.safetensors"));
   EXPECT_TRUE(map.has_module);
   EXPECT_EQ(names_of(map.missing), missing);
@@ -103,7 +103,7 @@ TEST(WeightMap, IsTheModuleThatWasExported) {
 }
 
 TEST(WeightMap, WhatAnExporterComputedIsMissing) {
-  const WeightMap map = map_weights(path_of("images.legacy_eval.onnx"), {});
+  const WeightMap map = OnnxFile(path_of("images.legacy_eval.onnx")).map_weights({});
   EXPECT_EQ(names_of(map.missing), std::set<std::string>{"first.weight"});
   EXPECT_EQ(map.missing[0].why, "the exporter computed 'onnx::Conv_42' from it");
   std::set<std::string> found;
@@ -111,13 +111,13 @@ TEST(WeightMap, WhatAnExporterComputedIsMissing) {
   EXPECT_EQ(found, (std::set<std::string>{"fc.bias", "fc.weight", "group.bias", "group.weight",
                                           "last.bias", "last.weight", "slope.weight", "up.bias",
                                           "up.weight"}));
-  EXPECT_THROW(map_weights(path_of("images.default.onnx"), {}), Error);
+  EXPECT_THROW(OnnxFile(path_of("images.default.onnx")).map_weights({}), Error);
 }
 
 /// The other way: the file's weights by the module's state_dict() are those that it has.
 void expect_given(const std::string& module, const std::string& exporter) {
   SCOPED_TRACE(module + "." + exporter);
-  const WeightMap map = map_weights(path_of(module + "." + exporter + ".onnx"), {});
+  const WeightMap map = OnnxFile(path_of(module + "." + exporter + ".onnx")).map_weights({});
   GivenWeights given;
   given.origin = "--weights F";
   for (const auto& [name, found] : find_tensors(path_of(module + ".before.safetensors"))) {

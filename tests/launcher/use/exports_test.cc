@@ -21,7 +21,7 @@ Imported import_file(const std::string& path, ImportOptions::Shared shared) {
   options.evaluate = run_reference;
   options.shared = shared;
   Imported out;
-  out.graph = import_onnx(path, options, &out.report);
+  out.graph = OnnxFile(path).import(options, &out.report);
   return out;
 }
 Imported import(const std::string& file,
@@ -231,7 +231,7 @@ TEST(Exports, FrozenByLostNames) {
     options.shared = ImportOptions::Shared::split;
     options.freeze = {"^(q|v)\\."};
     ImportReport report;
-    import_onnx(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx", options, &report);
+    OnnxFile(std::string(SHARDRUN_GOLDEN) + "/" + file + ".onnx").import(options, &report);
     std::vector<std::string> frozen;
     for (const ImportReport::Parameter& p : report.parameters) {
       const bool lost = p.name.find("MatMul") != std::string::npos || p.name.rfind("val_", 0) == 0;

@@ -19,7 +19,7 @@ Graph figure(const std::string& name) {
   ImportOptions options;
   options.evaluate = run_reference;
   options.has_own_loss = false;
-  Graph graph = import_onnx(str(SHARDRUN_GOLDEN, "/toast_", name, ".onnx"), options);
+  Graph graph = OnnxFile(str(SHARDRUN_GOLDEN, "/toast_", name, ".onnx")).import(options);
   remove_dead_nodes(graph);
   return graph;
 }
