@@ -108,7 +108,7 @@ class Trainer {
   Array parameter(const std::string& name);
   /// What this rank holds of it: mostly one region. Of rank 0 in a World of threads.
   std::vector<RegionOfArray> own_parameter(const std::string& name);
-  /// From now on it is this; whole. Throws Failure(call): another shape or type.
+  /// From now on it is this; whole. Throws Failure(call): another shape or type, or a NaN.
   void set_parameter(const std::string& name, const ArrayView& value);
 
   struct Impl;
