@@ -244,6 +244,24 @@ void check(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t ranks) {
   if (plan.with_evaluation) within("evaluation", [&] { check_evaluation(model, plan); });
 }
 
+bool is_of_step(const Model::Impl& model, TrainingPlan::Impl& plan) {
+  try {
+    recompute(model, plan);
+  } catch (const Error&) {
+    return false;  // it has no such nodes
+  }
+  return plan.train.model_hash == structural_hash(step_of(model, plan));
+}
+
+/// A plan of a file that does not fit the model says by which options.
+void check_origin(const Model::Impl& model, TrainingPlan::Impl& plan) {
+  if (is_of_step(model, plan)) return;
+  const std::string others = other_options(plan.origin.options, model.options);
+  SR_REQUIRE(others.empty(), invalid_input, "train: plan: field 'model_hash' is ", std::hex,
+             plan.train.model_hash, ", this model has ", structural_hash(model.train), std::dec,
+             "; the plan was made with ", others, "; give the same options, or plan again");
+}
+
 /// What was planned here runs its nodes as their rules allow; what a file says may be otherwise.
 void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   RuleCache rules(rule_file_path());
@@ -293,6 +311,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   }
   plan.memory_limit = limit.bytes;
   within(request.plan_file, [&] {
+    if (!request.plan_file.empty()) check_origin(model, plan);
     check(model, plan, ranks);
     if (!request.plan_file.empty()) check_strategies(model, plan);
     keep_what_fits(request, limit.bytes, limit.why, measures, plan);
