@@ -258,6 +258,7 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
     return std::string();
   });
   const TrainingPlan plan = make_plan(world, model, r.plan);
+  at_boundary([&] { require_fits("run_model", world, model.impl(), plan.impl()); });
   const auto note = [&](const std::string& text) {
     if (world.leader() && r.on_note) r.on_note(text);
   };

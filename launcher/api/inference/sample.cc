@@ -289,6 +289,7 @@ SampleReport sample(World& world, const SampleRequest& r) {
   PlanRequest plan_request = r.plan;
   plan_request.whole_sums = true;
   const TrainingPlan plan = make_plan(world, model, plan_request);
+  at_boundary([&] { require_fits("sample", world, model.impl(), plan.impl()); });
   const auto note = [&](const std::string& line) {
     if (world.leader() && r.on_note) r.on_note(line);
   };

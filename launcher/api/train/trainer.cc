@@ -201,8 +201,14 @@ std::map<std::string, Array> Trainer::forward(const Batch& batch) {
       impl_->on_ranks([&](RankTrainer& trainer, Communicator&) { return trainer.forward(); });
   impl_->source->drop();
   std::map<std::string, Array> out;
-  for (const auto& [name, tensor] : outputs)
-    out[name] = array_of(tensor.data(), {element_type(tensor.dtype()), tensor.shape()});
+  for (const auto& [name, tensor] : outputs) {
+    Tensor given = tensor;
+    if (tensor.dtype() == DType::bf16) {
+      given = Tensor({DType::f32, tensor.shape()});
+      convert(tensor.data(), DType::bf16, given.data(), DType::f32, tensor.count());
+    }
+    out[name] = array_of(given.data(), {element_type(given.dtype()), given.shape()});
+  }
   return out;
 }
 

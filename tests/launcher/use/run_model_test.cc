@@ -274,6 +274,9 @@ TEST_F(RunModel, WhatIsWrongIsSaid) {
   says(images, {{"images", x}}, "x.npz: has 'images', the model's inputs are 'x'");
   says(nano, {{"idx", idx}},
        "x.npz: has no array for the model's input 'targets' i64[2, 6]; it has 'idx'");
+  RunModelRequest four;
+  four.plan.ranks = 4;
+  says(images, {{"x", x}}, "run_model: the plan is for 4 ranks, there are", four);
   Array flat = x;
   flat.shape = {9, 72};
   says(images, {{"x", flat}}, "is [9, 72], the model's input 'x' has 4 dims");

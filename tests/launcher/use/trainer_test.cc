@@ -274,6 +274,19 @@ TEST_F(TrainerTest, WrongArgumentsChangeNothing) {
   EXPECT_EQ(at.step(batch), untouched.step(batch));
 }
 
+TEST_F(TrainerTest, OutputsInBf16AreGivenAsF32) {
+  ModelOptions options = image_options();
+  const ImageBatch batch(8, 1);
+  Job exact(model_, options, "2", "auto");
+  options.dtype = "bf16";
+  Job at(model_, options, "2", "auto");
+  const Array wanted = exact.trainer.forward(exact.batch(batch)).begin()->second;
+  const Array logits = at.trainer.forward(at.batch(batch)).begin()->second;
+  ASSERT_EQ(logits.info, wanted.info);
+  for (size_t i = 0; i < wanted.floats().size(); ++i)
+    EXPECT_NEAR(logits.floats()[i], wanted.floats()[i], 0.05) << i;
+}
+
 TEST_F(TrainerTest, ForwardWantsTheOutputs) {
   ModelOptions options = image_options();
   options.keep_outputs = false;

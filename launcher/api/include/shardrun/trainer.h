@@ -91,7 +91,7 @@ class Trainer {
   /// plan must have been made with PlanRequest::with_evaluation.
   EvalReport evaluate(const Batch& batch);
   /// The model's outputs by name, whole on every rank, for a model loaded with
-  /// ModelOptions::keep_outputs. Targets may be left out.
+  /// ModelOptions::keep_outputs; those in bf16 as f32. Targets may be left out.
   std::map<std::string, Array> forward(const Batch& batch);
 
   /// Writes a checkpoint to a folder of some, as train() does, and returns its path when it is
