@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <limits>
 
+#include "annotations/annotated.h"
 #include "error_context.h"
+#include "plan/micro_batches.h"
 #include "plan/plan.h"
 #include "planner/game/proposal.h"
 #include "planner/plan_search.h"
 #include "planner/rules/rule_file.h"
+#include "planner/space/requests.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 #include "shardrun/play.h"
@@ -18,7 +21,9 @@ constexpr int kMostAxes = 3;  // strategies of more are too many to list
 /// More than any plan needs: bytes count, and cost nothing.
 constexpr int64_t kAnyBytes = std::numeric_limits<int64_t>::max() / 4;
 
-Mesh played_mesh(const PlanRequest& request) {
+/// `ranks`: those of the World, where neither the request nor its mesh says how many.
+Mesh played_mesh(const PlanRequest& request, int ranks) {
+  check_plan_request(request);
   SR_REQUIRE(request.plan_file.empty(), invalid_input, "--plan ", request.plan_file,
              ": a game begins with tactics, not with a plan; leave it out");
   const PlannerKind kind = parse_planner(request.planner).kind;
@@ -28,12 +33,32 @@ Mesh played_mesh(const PlanRequest& request) {
              ": a game is not planned; wanted mcts, or mcts-arguments to cut arguments");
   SR_REQUIRE(request.mesh != "auto", invalid_input,
              "--mesh auto: a game is played on one mesh; give it, as --mesh data=2,model=4");
-  Mesh mesh = Mesh::parse(request.mesh);
+  SR_REQUIRE(!request.strict, invalid_input,
+             "--strict: a game goes on where a node could be cut in several ways alike, and its "
+             "reports count them; leave it out");
+  if (request.ranks > 0)
+    ranks = request.ranks;
+  else if (!Mesh::has_unknown_size(request.mesh))
+    ranks = static_cast<int>(Mesh::parse(request.mesh).size());
+  Mesh mesh = *wanted_mesh(request.mesh, ranks);
   int axes = 0;
   for (int axis = 0; axis < mesh.axis_count(); ++axis) axes += mesh.axis_size(axis) > 1;
   SR_REQUIRE(axes <= kMostAxes, invalid_input, "--mesh ", request.mesh, ": has ", axes,
              " axes that can cut; a game has at most ", kMostAxes);
   return mesh;
+}
+
+/// A game is priced without a search, so without the hints that one would follow.
+std::vector<std::string> without_hints(const std::vector<std::string>& requests, const Graph& graph,
+                                       const Mesh& mesh) {
+  std::vector<std::string> out;
+  for (const std::string& text : requests) {
+    if (is_hint(text))
+      find_request(text, graph, mesh, "--shard");  // throws where it names nothing
+    else
+      out.push_back(text);
+  }
+  return out;
 }
 
 }  // namespace
@@ -43,19 +68,24 @@ struct PlanSession::Impl {
       : world(the_world),
         model(the_model),
         request(asked),
-        mesh(played_mesh(asked)),
+        mesh(played_mesh(asked, the_world.size())),
         cluster(planned_cluster(the_world, asked, mesh.size())),
         options(plan_options(the_model.impl(), asked, 0)) {
     GameOptions game_rules;
     game_rules.arguments_only = options.planner.kind == PlannerKind::mcts_arguments;
     options.planner = {};
     options.tactics.clear();  // the game begins with them
+    check_turns(model.impl(), request.tactics);
+    const AnnotationRequests annotated = annotation_requests(model.impl(), request, &mesh);
+    options.requests = without_hints(options.requests, model.impl().train, mesh);
+    for (const std::string& text : annotated.requests)
+      if (!is_hint(text)) options.requests.push_back(text);
     search.emplace(model.impl().train, mesh, cluster, options, rules);
     game_rules.memory_limit = asked_bytes(request) > 0   ? asked_bytes(request)
                               : cluster.memory_bytes > 0 ? cluster.memory_bytes
                                                          : kAnyBytes;
     table = search->table(game_rules);
-    const Schedule schedule = parse_tactics(request.tactics, mesh);
+    const Schedule schedule = parse_tactics(mesh_tactics(request.tactics), mesh);
     game.emplace(table->board, table->board.of_schedule(schedule, search->rule_of()));
   }
 

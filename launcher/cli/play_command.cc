@@ -78,7 +78,7 @@ bool answer(PlanSession& session, const std::string& text) {
 
 int run_play(World& world, Arguments& args) {
   if (args.threads) world.assume_threads(*args.threads);
-  args.plan.ranks = args.ranks ? *args.ranks : mesh_ranks(args.plan.mesh);
+  if (args.ranks) args.plan.ranks = *args.ranks;
   const Model model = load_model(world, args.onnx(), args.model_options);
   PlanSession session(world, model, args.plan);
   say(state_json(session));

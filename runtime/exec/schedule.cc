@@ -15,17 +15,21 @@ ScheduleKind parse_schedule(std::string_view name) {
   return *kind;
 }
 
+void check_learning_rate(double rate) {
+  SR_REQUIRE(rate >= 0 && rate < kNoRate, invalid_input, "learning rate is ", rate,
+             ", wanted at least 0 and below ", kNoRate);
+}
+
 void Schedule::check() const {
-  SR_REQUIRE(std::isfinite(lr) && lr >= 0, invalid_input, "learning rate: got ", lr,
-             ", wanted a number of at least 0");
+  check_learning_rate(lr);
   SR_REQUIRE(warmup >= 0, invalid_input, "warm-up: got ", warmup, " steps, wanted at least 0");
   if (kind == ScheduleKind::constant) {
     SR_REQUIRE(min_lr == 0, invalid_input, "least learning rate: got ", min_lr,
                ", which the schedules linear and cosine end at, and constant does not");
     return;
   }
-  SR_REQUIRE(std::isfinite(min_lr) && min_lr >= 0 && min_lr <= lr, invalid_input,
-             "least learning rate: got ", min_lr, ", wanted 0 to the learning rate, ", lr);
+  SR_REQUIRE(min_lr >= 0 && min_lr <= lr, invalid_input, "least learning rate: got ", min_lr,
+             ", wanted 0 to the learning rate, ", lr);
   SR_REQUIRE(warmup < total, invalid_input, "warm-up: got ", warmup,
              " steps, wanted fewer than the run's ", total);
 }

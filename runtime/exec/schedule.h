@@ -15,6 +15,10 @@ inline constexpr Named<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::
 
 ScheduleKind parse_schedule(std::string_view name);  // throws invalid_input
 
+/// Learning rates are below it: steps take them as f32, and leave out an update by an infinite one.
+inline constexpr double kNoRate = 1e30;
+void check_learning_rate(double rate);  // throws invalid_input
+
 /// Steps count from 1. With 100 warm-up steps of 2000, lr 1e-3 and min_lr 1e-4 (nanoGPT's recipe):
 /// step 1 has 1e-3 / 101, step 101 has 1e-3, and the rate falls to 1e-4 just after step 2000.
 struct Schedule {
@@ -24,8 +28,8 @@ struct Schedule {
   int64_t warmup = 0;  // steps; rises as lr * step / (warmup + 1)
   int64_t total = 0;   // steps until min_lr is reached
 
-  /// Throws invalid_input: a rate that is negative or not finite, min_lr > lr, a warm-up as long as
-  /// the run of a decaying schedule.
+  /// Throws invalid_input: a rate that is none, min_lr > lr, a warm-up as long as the run of a
+  /// decaying schedule.
   void check() const;
   double lr_at(int64_t step) const;
 };

@@ -146,7 +146,6 @@ TEST_F(Api, WorldsAtOnceAndOneAfterTheOther) {
   for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], i % 2 == 0 ? alone : pair) << i;
 }
 
-/// What a caller's own function throws comes out as its sentence, and the World goes on.
 /// Also by one of several ranks, and with a validation due.
 TEST_F(Api, StopsWhenItIsAsked) {
   EXPECT_FALSE(request_stop(15));  // nothing runs
@@ -205,23 +204,31 @@ TEST_F(Api, StopsWithinAValidation) {
   EXPECT_TRUE(report.evals.empty());
 }
 
+/// What a caller's own function throws comes out as its sentence, and the World goes on.
+/// A Failure, too, is of the rank that calls back, whatever another World said: others would wait
+/// for it.
 TEST_F(Api, CallbacksThatThrow) {
   World world = World::threads(2);
   const Model model = load(world, one_);
   const TrainingPlan plan = make_plan(world, model, {});
   TrainOptions options;
   options.steps = 2;
-  options.on_step = [](const StepReport&) { throw std::runtime_error("enough"); };
-  EXPECT_THROW(
-      {
-        try {
-          train(world, model, plan, options);
-        } catch (const Failure& e) {
-          EXPECT_NE(std::string(e.what()).find("enough"), std::string::npos) << e.what();
-          throw;
-        }
-      },
-      Failure);
+  const auto expect_failure = [&](const std::exception_ptr& thrown, Failure::Kind kind) {
+    options.on_step = [&](const StepReport&) { std::rethrow_exception(thrown); };
+    try {
+      train(world, model, plan, options);
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Failure& e) {
+      EXPECT_EQ(e.kind(), kind);
+      EXPECT_FALSE(e.everywhere());
+      EXPECT_NE(std::string(e.what()).find("enough"), std::string::npos) << e.what();
+    }
+  };
+  using enum Failure::Kind;
+  expect_failure(std::make_exception_ptr(std::runtime_error("enough")), run);
+  for (const Failure::Kind kind : {call, memory, run})
+    expect_failure(std::make_exception_ptr(Failure(kind, "enough", true)), kind);
+  expect_failure(std::make_exception_ptr(Failure(peer, "enough")), run);
   options.on_step = nullptr;
   EXPECT_EQ(train(world, model, plan, options).losses.size(), 2u);
 }

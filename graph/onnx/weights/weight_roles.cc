@@ -122,7 +122,8 @@ void doubt(Deciding& d, Weight& w, const std::string& name, bool chosen) {
     return not_a_weight("computed by the exporter from a " + kind_of(own[0]));
   }
   const bool transposed = sources.size() == 1 && moves_only(name) && w.tensor.count() > 1;
-  if (transposed) return;  // nearly always a Linear's weight, which find_ties looks at
+  if (transposed) return;           // nearly always a Linear's weight, which find_ties looks at
+  if (!d.options.training) return;  // all numbers are the file's: none trains apart from another
   const auto found = std::find_if(own.begin(), own.end(), [&](const std::string& source) {
     return kind_of(source) == "PARAMETER" || (kind_of(source).empty() && named_as_weight(source));
   });

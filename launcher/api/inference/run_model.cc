@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "call_back.h"
 #include "exec/data/array_file.h"
 #include "explain/names.h"
 #include "files.h"
@@ -258,8 +259,9 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
     return std::string();
   });
   const TrainingPlan plan = make_plan(world, model, r.plan);
+  at_boundary([&] { require_fits("run_model", world, model.impl(), plan.impl()); });
   const auto note = [&](const std::string& text) {
-    if (world.leader() && r.on_note) r.on_note(text);
+    if (world.leader()) call_back(r.on_note, text);
   };
   for (const std::string& text : model.notes()) note(text);
   note(plan.summary());

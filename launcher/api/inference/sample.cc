@@ -9,6 +9,7 @@
 #include "base/files/input_file.h"
 #include "base/files/output_file.h"
 #include "base/philox.h"
+#include "call_back.h"
 #include "exec/data/data_internal.h"
 #include "files.h"
 #include "inference/forward.h"
@@ -158,7 +159,7 @@ class Writer {
   void go(SampleReport& report) {
     const bool leader = host_.rank() == 0;
     const auto tell = [&](int64_t token) {
-      if (leader && request_.on_token) request_.on_token(token);
+      if (leader) call_back(request_.on_token, token);
     };
     for (const int64_t token : all_) tell(token);
     double start = now_seconds();
@@ -289,8 +290,9 @@ SampleReport sample(World& world, const SampleRequest& r) {
   PlanRequest plan_request = r.plan;
   plan_request.whole_sums = true;
   const TrainingPlan plan = make_plan(world, model, plan_request);
+  at_boundary([&] { require_fits("sample", world, model.impl(), plan.impl()); });
   const auto note = [&](const std::string& line) {
-    if (world.leader() && r.on_note) r.on_note(line);
+    if (world.leader()) call_back(r.on_note, line);
   };
   note(plan.summary());
   if (!text.keeps_keys())

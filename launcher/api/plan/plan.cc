@@ -34,28 +34,6 @@
 namespace shardrun {
 namespace {
 
-void check_request(const PlanRequest& request) {
-  parse_planner(request.planner);
-  SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
-             ", wanted 1 or more, or 0 for those that there are");
-  SR_REQUIRE(request.memory_bytes >= 0, invalid_input, "--memory is ", request.memory_bytes,
-             ", wanted 1 or more, or 0 for what there is");
-  SR_REQUIRE(request.arena_bytes >= 0, invalid_input, "--arena is ", request.arena_bytes,
-             ", wanted 1 or more, or 0 for what --memory leaves");
-  SR_REQUIRE(request.solve_seconds >= 0 && std::isfinite(request.solve_seconds), invalid_input,
-             "--plan-seconds is ", request.solve_seconds, ", wanted a number of at least 0");
-}
-
-/// What the user wants, if that is a mesh.
-std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
-  if (text == "auto") return std::nullopt;
-  Mesh mesh = Mesh::parse(text, ranks);
-  SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
-             " ranks, the job has ", ranks, "; start ", mesh.size(), " (mpirun -np ", mesh.size(),
-             ", or --ranks ", mesh.size(), " without it), or name a mesh of ", ranks);
-  return mesh;
-}
-
 std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
   std::map<std::string, Sharding> out;
   for (const Value& value : graph.values()) {
@@ -143,11 +121,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
              "': names an axis of the mesh, so give that too, as --mesh data=2,model=4");
   SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
              "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
-  const int turns = turns_of(request.tactics).value_or(kAutoMicroBatches);
-  SR_REQUIRE(turns == kAutoMicroBatches || turns == model.train.micro_batches, invalid_input,
-             "--tactic batch@turns=", turns, ": the model was loaded for ",
-             model.train.micro_batches, " micro-batches a step; ModelOptions::accumulate, which ",
-             "load_and_plan sets, has to say the same");
+  check_turns(model, request.tactics);
   RuleCache rules(rule_file_path());
   if (request.on_progress) {
     rules.on_search = [&](const std::string& op) {
@@ -270,6 +244,24 @@ void check(const Model::Impl& model, TrainingPlan::Impl& plan, int64_t ranks) {
   if (plan.with_evaluation) within("evaluation", [&] { check_evaluation(model, plan); });
 }
 
+bool is_of_step(const Model::Impl& model, TrainingPlan::Impl& plan) {
+  try {
+    recompute(model, plan);
+  } catch (const Error&) {
+    return false;  // it has no such nodes
+  }
+  return plan.train.model_hash == structural_hash(step_of(model, plan));
+}
+
+/// A plan of a file that does not fit the model says by which options.
+void check_origin(const Model::Impl& model, TrainingPlan::Impl& plan) {
+  if (is_of_step(model, plan)) return;
+  const std::string others = other_options(plan.origin.options, model.options);
+  SR_REQUIRE(others.empty(), invalid_input, "train: plan: field 'model_hash' is ", std::hex,
+             plan.train.model_hash, ", this model has ", structural_hash(model.train), std::dec,
+             "; the plan was made with ", others, "; give the same options, or plan again");
+}
+
 /// What was planned here runs its nodes as their rules allow; what a file says may be otherwise.
 void check_strategies(const Model::Impl& model, const TrainingPlan::Impl& plan) {
   RuleCache rules(rule_file_path());
@@ -319,6 +311,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   }
   plan.memory_limit = limit.bytes;
   within(request.plan_file, [&] {
+    if (!request.plan_file.empty()) check_origin(model, plan);
     check(model, plan, ranks);
     if (!request.plan_file.empty()) check_strategies(model, plan);
     keep_what_fits(request, limit.bytes, limit.why, measures, plan);
@@ -366,6 +359,41 @@ Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks)
                         .for_ranks(ranks, world.impl().mpi ? "mpi" : "threads", threads);
   if (backend().collectives == Collectives::apart) cluster.collectives = Collectives::apart;
   return cluster;
+}
+
+void check_plan_request(const PlanRequest& request) {
+  parse_planner(request.planner);
+  parse_choice("--recompute", kRecomputes, request.recompute);
+  SR_REQUIRE(request.ranks >= 0, invalid_input, "--ranks is ", request.ranks,
+             ", wanted 1 or more, or 0 for those that there are");
+  SR_REQUIRE(request.memory_bytes >= 0, invalid_input, "--memory is ", request.memory_bytes,
+             ", wanted 1 or more, or 0 for what there is");
+  SR_REQUIRE(request.arena_bytes >= 0, invalid_input, "--arena is ", request.arena_bytes,
+             ", wanted 1 or more, or 0 for what --memory leaves");
+  SR_REQUIRE(request.solve_seconds >= 0 && std::isfinite(request.solve_seconds), invalid_input,
+             "--plan-seconds is ", request.solve_seconds, ", wanted a number of at least 0");
+}
+
+std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks) {
+  if (text == "auto") return std::nullopt;
+  Mesh mesh = Mesh::parse(text, ranks);
+  SR_REQUIRE(mesh.size() == ranks, invalid_input, "mesh ", mesh.to_string(), " has ", mesh.size(),
+             " ranks, the job has ", ranks, "; start ", mesh.size(), " (mpirun -np ", mesh.size(),
+             ", or --ranks ", mesh.size(), " without it), or name a mesh of ", ranks);
+  return mesh;
+}
+
+void check_turns(const Model::Impl& model, const std::vector<std::string>& tactics) {
+  const std::optional<int> turns = turns_of(tactics);
+  if (!turns || turns == model.train.micro_batches) return;
+  const std::string by =
+      str("--tactic batch@turns=", turns == kAutoMicroBatches ? "auto" : str(*turns), ": ");
+  SR_REQUIRE(model.no_training.empty(), invalid_input, by,
+             "a forward pass takes its batch at once; leave it out");
+  if (turns == kAutoMicroBatches) return;
+  fail(ErrorKind::invalid_input, by, "the model was loaded for ", model.train.micro_batches,
+       model.train.micro_batches == 1 ? " micro-batch" : " micro-batches",
+       " a step, and all of it is planned for that; say the same by --accumulate ", *turns);
 }
 
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit) {
@@ -434,7 +462,7 @@ int mesh_ranks(const std::string& mesh) {
 
 TrainingPlan make_plan(World& world, const Model& model, const PlanRequest& request) {
   require_same(world, "make_plan", same_on_ranks(request));
-  at_boundary([&] { check_request(request); });  // the same on every rank
+  at_boundary([&] { check_plan_request(request); });  // the same on every rank
   auto impl = std::make_unique<TrainingPlan::Impl>();
   const bool trains = model.impl().no_training.empty();
   impl->with_evaluation = request.with_evaluation && trains;

@@ -69,6 +69,13 @@ struct RankPrograms {
 RankPrograms compile_for_rank(const Model::Impl& model, const TrainingPlan::Impl& plan,
                               int64_t rank);
 
+/// Throws invalid_input: a field that no plan can be made or read with.
+void check_plan_request(const PlanRequest& request);
+/// The mesh of a request for so many ranks; nullopt: the planner's choice. Throws invalid_input: it
+/// has other ranks.
+std::optional<Mesh> wanted_mesh(const std::string& text, int64_t ranks);
+/// Throws invalid_input where tactics say other turns than the model has micro-batches.
+void check_turns(const Model::Impl& model, const std::vector<std::string>& tactics);
 /// What a plan for so many ranks that is made here predicts with.
 Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks);
 /// The request to the planner; nothing is laid out. `limit`: bytes of a rank; 0: none.

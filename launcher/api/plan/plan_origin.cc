@@ -1,6 +1,7 @@
 // Writing and reading a model's options and a plan's request, each field checked by its type.
 #include "plan/plan_origin.h"
 
+#include <string_view>
 #include <type_traits>
 
 #include "base/error.h"
@@ -86,6 +87,23 @@ PlannedModel read_origin(const json& object, const std::string& origin) {
   read_field(object, origin, "path", out.path);
   read_options(object, origin, out.options);
   return out;
+}
+
+std::string other_options(const ModelOptions& planned, const ModelOptions& here) {
+  const json was = options_json(planned, kPlanFile), is = options_json(here, kPlanFile);
+  const auto shown = [](const json& value) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    return value.empty() || text.empty() ? std::string("not given") : text;
+  };
+  std::string step, out;
+  each_option(planned, [&](const OptionRow& row, const auto&) {
+    if (!(row.use & kPlanFile) || was[row.name] == is[row.name]) return;
+    const std::string text =
+        str(row.flag, " ", shown(was[row.name]), " (here ", shown(is[row.name]), ")");
+    if (std::string_view(row.name) == "step") step = text;
+    out += (out.empty() ? "" : ", ") + text;
+  });
+  return step.empty() ? out : step;  // much of another step is otherwise
 }
 
 json request_json(const PlanRequest& request) { return options_json(request, kPlanFile); }

@@ -14,6 +14,9 @@ nlohmann::json origin_json(const PlannedModel& model);
 /// model".
 PlannedModel read_origin(const nlohmann::json& object, const std::string& origin);
 
+/// What a plan's model was loaded with that it is not here: "--batch 4 (here 8)"; "": nothing.
+std::string other_options(const ModelOptions& planned, const ModelOptions& here);
+
 /// Under what the search was made, so that `explain --why` searches under the same: memory_bytes,
 /// the limit of a rank (0: none), and shard.
 nlohmann::json request_json(const PlanRequest& request);

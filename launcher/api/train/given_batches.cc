@@ -30,26 +30,41 @@ std::string shown(const Box& box) {
   return "[" + out + "]";
 }
 
+template <class T>
+void check_number(T value, int64_t at, const Shape& shape, const std::string& what) {
+  SR_REQUIRE(!std::isnan(static_cast<double>(value)), invalid_input, what, " ", place_of(at, shape),
+             " is not a number");
+}
+
 /// Only what the model's file allows reaches a kernel.
 template <class T>
 void check_elements(const T* values, const Shape& shape, const BatchField& field) {
   const auto columns = static_cast<int64_t>(field.column_bounds.size());
+  const std::string what = str("batch: '", field.name, "'");
   for (int64_t i = 0; i < element_count(shape); ++i) {
     if constexpr (std::is_floating_point_v<T> || std::is_same_v<T, bfloat16>) {
-      SR_REQUIRE(!std::isnan(static_cast<double>(values[i])), invalid_input, "batch: '", field.name,
-                 "' ", place_of(i, shape), " is not a number");
+      check_number(values[i], i, shape, what);
     } else {
       const auto value = static_cast<int64_t>(values[i]);
       if (field.role == BatchField::Role::target && field.ignore == value) continue;
       const int64_t own = columns > 0 ? field.column_bounds[static_cast<size_t>(i % columns)] : 0;
       const int64_t bound = own > 0 ? own : field.bound;
-      SR_REQUIRE(bound == 0 || (value >= 0 && value < bound), invalid_input, "batch: '", field.name,
-                 "' ", place_of(i, shape), " is ", value, ", wanted 0 to ", bound - 1);
+      SR_REQUIRE(bound == 0 || (value >= 0 && value < bound), invalid_input, what, " ",
+                 place_of(i, shape), " is ", value, ", wanted 0 to ", bound - 1);
     }
   }
 }
 
 }  // namespace
+
+void check_numbers(const void* data, const TensorType& type, const std::string& what) {
+  if (!is_float(type.dtype)) return;
+  dispatch(type.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    for (int64_t i = 0; i < element_count(type.shape); ++i)
+      check_number(static_cast<const T*>(data)[i], i, type.shape, what);
+  });
+}
 
 const BatchField& GivenBatches::field(const std::string& name) const {
   std::string names;

@@ -12,6 +12,9 @@
 
 namespace shardrun {
 
+/// Throws invalid_input, naming `what` and the place, where a float is NaN.
+void check_numbers(const void* data, const TensorType& type, const std::string& what);
+
 /// A source that has one step's micro-batches at a time, or one batch of validation; before the
 /// first, and for targets that were left out, the ignored label or zeros.
 class GivenBatches final : public DataSource {

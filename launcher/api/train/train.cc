@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/files/output_file.h"
 #include "base/process/process_memory.h"
+#include "call_back.h"
 #include "checkpoint/checkpoints.h"
 #include "checkpoint/resume.h"
 #include "checkpoint/trained_model.h"
@@ -113,7 +114,7 @@ class RankRun {
   }
 
   void note(const std::string& text) const {
-    if (leader_ && options_.on_note && !text.empty()) options_.on_note(text);
+    if (leader_ && !text.empty()) call_back(options_.on_note, text);
   }
 
   void begin_as_leader() {
@@ -148,7 +149,7 @@ class RankRun {
       call_.report.losses.push_back(done.loss);
       if (metrics_) note(metrics_->step(metrics_of(done)));
       if (board_) note(board_->step(metrics_of(done)));
-      if (options_.on_step) options_.on_step(done);
+      call_back(options_.on_step, done);
     }
     if (done.skipped.empty()) {
       note(divergence_.take(step_, done.loss));
@@ -174,7 +175,7 @@ class RankRun {
     call_.report.evals.push_back(*eval);
     if (metrics_) note(metrics_->eval(metrics_of(*eval)));
     if (board_) note(board_->eval(metrics_of(*eval)));
-    if (options_.on_eval) options_.on_eval(*eval);
+    call_back(options_.on_eval, *eval);
   }
 
   void look_after_checkpoint(bool wanted) {
@@ -196,7 +197,7 @@ class RankRun {
 
   void tell(const CheckpointReport& ended) {
     if (ended.failure.empty()) call_.report.checkpoint = ended.path;
-    if (options_.on_checkpoint) options_.on_checkpoint(ended);
+    call_back(options_.on_checkpoint, ended);
   }
 
   void end(double seconds) {
@@ -257,7 +258,7 @@ void keep_plan(const TrainingPlan& plan, const TrainOptions& options) {
     file.stream() << plan.json();
     file.finish();
   } catch (const Error& e) {
-    if (options.on_note) options.on_note(str("the plan could not be kept: ", e.what()));
+    call_back(options.on_note, str("the plan could not be kept: ", e.what()));
   }
 }
 

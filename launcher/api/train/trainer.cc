@@ -167,10 +167,7 @@ Region Trainer::region(const std::string& name, Pass pass) const {
 }
 
 StepReport Trainer::step(const Batch& batch, double learning_rate) {
-  at_boundary([&] {
-    SR_REQUIRE(std::isfinite(learning_rate) && learning_rate >= 0, invalid_input,
-               "learning rate is ", learning_rate, ", wanted a number of at least 0");
-  });
+  at_boundary([&] { check_learning_rate(learning_rate); });
   impl_->give(batch, Pass::training, true);
   const int64_t number = impl_->steps + 1;
   const StepReport report = impl_->on_ranks(
@@ -204,8 +201,14 @@ std::map<std::string, Array> Trainer::forward(const Batch& batch) {
       impl_->on_ranks([&](RankTrainer& trainer, Communicator&) { return trainer.forward(); });
   impl_->source->drop();
   std::map<std::string, Array> out;
-  for (const auto& [name, tensor] : outputs)
-    out[name] = array_of(tensor.data(), {element_type(tensor.dtype()), tensor.shape()});
+  for (const auto& [name, tensor] : outputs) {
+    Tensor given = tensor;
+    if (tensor.dtype() == DType::bf16) {
+      given = Tensor({DType::f32, tensor.shape()});
+      convert(tensor.data(), DType::bf16, given.data(), DType::f32, tensor.count());
+    }
+    out[name] = array_of(given.data(), {element_type(given.dtype()), given.shape()});
+  }
   return out;
 }
 
@@ -284,6 +287,7 @@ void Trainer::set_parameter(const std::string& name, const ArrayView& value) {
     SR_REQUIRE(got == wanted, invalid_input, "parameter '", name, "' is ", wanted, ", got ", got);
     SR_REQUIRE(value.data != nullptr || element_count(wanted.shape) == 0, invalid_input,
                "parameter '", name, "': the array has no data");
+    check_numbers(value.data, wanted, str("parameter '", name, "'"));
   });
   impl_->ranks.run(
       [&](RankTrainer& trainer, Communicator&) { trainer.set_parameter(name, value.data); });

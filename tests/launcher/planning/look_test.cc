@@ -260,6 +260,17 @@ TEST_F(Look, WrongCallsAreRefused) {
   const Outcome batch = folder_.shardrun("verify gpt.onnx --ranks 2 --batch 4 --plan two.json");
   EXPECT_EQ(batch.status, 2) << describe(batch);
   EXPECT_TRUE(says(message(batch), "field 'model_hash'")) << describe(batch);
+  EXPECT_TRUE(says(message(batch), "made with --batch not given (here 4); give the same"))
+      << describe(batch);
+  const Outcome forward = folder_.shardrun("plan gpt.onnx --ranks 2 --step forward -o pass.json");
+  EXPECT_EQ(forward.status, 0) << describe(forward);
+  for (const char* command : {"train", "evaluate"}) {
+    const Outcome step =
+        folder_.shardrun(std::string(command) + " gpt.onnx --ranks 2 --plan pass.json");
+    EXPECT_EQ(step.status, 2) << describe(step);
+    EXPECT_TRUE(says(message(step), "made with --step forward (here not given); give the same"))
+        << describe(step);
+  }
   const Outcome value = folder_.shardrun("explain two.json --why nothing");
   EXPECT_EQ(value.status, 2) << describe(value);
   EXPECT_TRUE(says(message(value), "no value 'nothing'")) << describe(value);

@@ -26,8 +26,7 @@ class Play : public testing::Test {
   /// What play says to these lines.
   std::vector<json> answers(const std::string& lines, const std::string& arguments) {
     folder_.write("lines.txt", lines);
-    const Outcome outcome =
-        folder_.sh(Workspace::line(threads(1), "play gpt.onnx " + arguments) + " < lines.txt");
+    const Outcome outcome = folder_.shardrun("play gpt.onnx " + arguments + " < lines.txt");
     EXPECT_EQ(outcome.status, 0) << describe(outcome);
     std::vector<json> out;
     std::istringstream in(outcome.out);
@@ -103,6 +102,16 @@ TEST_F(Play, RefusesWhatIsNoGame) {
            {"--mesh 2x2x2x2", "--mesh 2x2x2x2: has 4 axes that can cut; a game has at most 3"},
            {"--mesh 2 --planner dp", "--planner dp: a game is not planned"},
            {"--mesh 2 --plan plan.json", "--plan plan.json: a game begins with tactics"},
+           {"--mesh 2 --ranks 4", "mesh a=2 has 2 ranks, the job has 4"},
+           {"--mesh a=?,b=2 --ranks 3", "mesh 'a=?,b=2': 3 ranks do not divide by 2"},
+           {"--mesh 2 --strict", "--strict: a game goes on where"},
+           {"--mesh 2 --recompute now", "--recompute 'now' is not one of auto, never"},
+           {"--mesh 2 --configuration one", "--configuration one: the model has no such device"},
+           {"--mesh 2 --shard '?none=[a]'", "--shard '?none=[a]': no value's whole name matches"},
+           {"--mesh 2 --tactic batch@turns=2",
+            "--tactic batch@turns=2: the model was loaded for 1 micro-batch a step"},
+           {"--mesh 2 --step forward --tactic batch@turns=2",
+            "--tactic batch@turns=2: a forward pass takes its batch at once"},
            {"--mesh 2 --tactic batch@b", "--tactic 'batch@b': mesh a=2 has no axis 'b'"}}) {
     const Outcome outcome = folder_.shardrun("play gpt.onnx " + flags);
     EXPECT_NE(outcome.status, 0);
@@ -122,6 +131,32 @@ TEST_F(Play, BeginsWithTactics) {
   const json& actions = arguments[0]["actions"];
   EXPECT_NE(std::find(actions.begin(), actions.end(), "\\Qtokens\\E.0@a"), actions.end())
       << actions;
+}
+
+/// The mesh's unknown size follows from --ranks; turns are the model's micro-batches; a hint is no
+/// cut, and what the file requires is one.
+TEST_F(Play, TakesTheFlagsOfAPlan) {
+  const auto first = [&](const std::string& flags) { return answers("", flags).at(0); };
+  EXPECT_EQ(first("--mesh a=?,b=2 --ranks 6"), first("--mesh a=3,b=2"));
+  const std::vector<json> turns =
+      answers("{\"command\": \"report\"}\n",
+              "--mesh a=2,b=2 --accumulate 2 --tactic batch@turns=2 --tactic batch@a");
+  const std::vector<json> plain =
+      answers("{\"command\": \"report\"}\n", "--mesh a=2,b=2 --accumulate 2 --tactic batch@a");
+  ASSERT_EQ(turns.size(), 2u);
+  EXPECT_EQ(turns[0]["tactics"], json({"batch@turns=2", "batch@a"}));
+  EXPECT_EQ(turns[0]["price"], plain.at(0)["price"]);
+  EXPECT_EQ(turns[1]["report"], plain.at(1)["report"]);
+
+  const json whole = first("--mesh a=2"), cut = first("--mesh a=2 --shard 'wte.weight=[a,-]'");
+  EXPECT_NE(cut["price"], whole["price"]);
+  EXPECT_EQ(first("--mesh a=2 --shard '?wte.weight=[a,-]'")["price"], whole["price"]);
+  const Outcome annotated = folder_.shardrun(
+      "plan gpt.onnx --mesh a=2 --planner fsdp -o plan.json --annotate annotated.onnx");
+  ASSERT_EQ(annotated.status, 0) << describe(annotated);
+  folder_.sh("mv annotated.onnx gpt.onnx");
+  EXPECT_EQ(first("--mesh a=2")["price"], whole["price"]);
+  EXPECT_NE(first("--mesh a=2 --annotations required")["price"], whole["price"]);
 }
 
 /// An agent of random actions: what it is told in the end is what a plan under the same tactics

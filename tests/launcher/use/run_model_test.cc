@@ -134,6 +134,18 @@ TEST_F(RunModel, IsWhatOnnxRuntimeComputes) {
   }
 }
 
+/// The exporter repeats a weight's numbers in another initialiser: wrong to train, and right here.
+TEST_F(RunModel, OfAnExportThatIsNotToBeTrained) {
+  write_arrays(path("x.npz"), arrays_in(kGolden + "/relative.npz", "in/"));
+  const Array want = arrays_in(kGolden + "/relative.npz").at("output");
+  for (const int ranks : {1, 2}) {
+    run(ranks, kGolden + "/relative.dynamo_default.onnx");
+    const auto got = arrays_in(path("y.npz"));
+    ASSERT_EQ(got.size(), 1u);
+    expect_close(got.begin()->second, want, 1e-5);
+  }
+}
+
 /// A symbolic batch: any number of samples, in turns of any size, on any mesh.
 TEST_F(RunModel, TurnsOfAnySize) {
   const std::string model = kGolden + "/images_keras.jax2onnx.onnx";
@@ -274,6 +286,9 @@ TEST_F(RunModel, WhatIsWrongIsSaid) {
   says(images, {{"images", x}}, "x.npz: has 'images', the model's inputs are 'x'");
   says(nano, {{"idx", idx}},
        "x.npz: has no array for the model's input 'targets' i64[2, 6]; it has 'idx'");
+  RunModelRequest four;
+  four.plan.ranks = 4;
+  says(images, {{"x", x}}, "run_model: the plan is for 4 ranks, there are", four);
   Array flat = x;
   flat.shape = {9, 72};
   says(images, {{"x", flat}}, "is [9, 72], the model's input 'x' has 4 dims");

@@ -213,6 +213,15 @@ TEST_F(Sample, WhatIsWrongIsSaid) {
     EXPECT_NE(message(done).find(c.sentence), std::string::npos) << describe(done);
     EXPECT_EQ(done.out, "") << describe(done);
   }
+  SampleRequest four = of("gpt");
+  four.plan.ranks = 4;
+  try {
+    draw(four, 2);
+    ADD_FAILURE() << "ran on 2 ranks";
+  } catch (const Failure& e) {
+    EXPECT_EQ(e.kind(), Failure::Kind::call);
+    EXPECT_STREQ(e.what(), "sample: the plan is for 4 ranks, there are 2");
+  }
 }
 
 /// Tokens that see later ones give no text token by token.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <random>
@@ -254,6 +255,7 @@ TEST_F(TrainerTest, WrongArgumentsChangeNothing) {
   refused(step({{x, wrong.x()}, {y, wrong.y()}}), "'" + x + "' [0, 1, 0, 6] is not a number");
   refused(step(at.batch(batch), -1), "learning rate is -1");
   refused(step(at.batch(batch), NAN), "learning rate is nan");
+  refused(step(at.batch(batch), 1e39), "learning rate is 1e+39, wanted at least 0 and below 1e+30");
   refused([&] { at.trainer.parameter("w"); }, "parameter 'w'");
   refused([&] { at.trainer.region("w"); }, "has no input 'w'");
   refused([&] { at.trainer.resume(root_ + "/none"); }, "no such folder");
@@ -261,10 +263,28 @@ TEST_F(TrainerTest, WrongArgumentsChangeNothing) {
   refused([&] { ArrayView(batch.labels, {9}); }, "has 9 elements, got 8");
   const auto& [name, info] = *at.trainer.parameters().begin();
   refused([&] { at.trainer.set_parameter(name, batch.y()); }, "parameter '" + name + "' is ");
+  Array broken = at.trainer.parameter(name);
+  ASSERT_EQ(broken.info.type, ElementType::f32);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(broken.bytes.data(), &nan, sizeof nan);
+  refused([&] { at.trainer.set_parameter(name, broken.view()); }, "is not a number");
   at.trainer.save(root_ + "/run");
   refused([&] { at.trainer.save(root_ + "/run"); }, "is there already");
   EXPECT_EQ(at.trainer.steps(), 0);
   EXPECT_EQ(at.step(batch), untouched.step(batch));
+}
+
+TEST_F(TrainerTest, OutputsInBf16AreGivenAsF32) {
+  ModelOptions options = image_options();
+  const ImageBatch batch(8, 1);
+  Job exact(model_, options, "2", "auto");
+  options.dtype = "bf16";
+  Job at(model_, options, "2", "auto");
+  const Array wanted = exact.trainer.forward(exact.batch(batch)).begin()->second;
+  const Array logits = at.trainer.forward(at.batch(batch)).begin()->second;
+  ASSERT_EQ(logits.info, wanted.info);
+  for (size_t i = 0; i < wanted.floats().size(); ++i)
+    EXPECT_NEAR(logits.floats()[i], wanted.floats()[i], 0.05) << i;
 }
 
 TEST_F(TrainerTest, ForwardWantsTheOutputs) {

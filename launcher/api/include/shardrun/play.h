@@ -29,14 +29,15 @@ TacticReport report_tactics(World& world, const Model& model, const PlanRequest&
 ///     session.apply(session.actions()[0]);
 ///     session.price().seconds ... session.undo() ... session.report().seconds
 ///
-/// It begins with the request's tactics. Of mesh, cluster, memory_bytes, shard, tactics, whole_sums
-/// and ranks the request says what they say for make_plan; with the planner "mcts-arguments"
-/// actions cut one dim of arguments that look alike. All ranks of a World make the same calls,
-/// which `world` and `model` outlive.
+/// It begins with the request's tactics. Its mesh, cluster, memory_bytes, shard, annotations,
+/// configuration, tactics and whole_sums say what they say for make_plan, but hints count in
+/// reports alone; ranks of 0 are those of the mesh. With the planner "mcts-arguments" actions cut
+/// one dim of arguments that look alike. All ranks of a World make the same calls, which `world`
+/// and `model` outlive.
 class PlanSession {
  public:
   /// Throws Failure(call): no mesh, or one of more than three axes; another planner than auto, mcts
-  /// and mcts-arguments; a plan file; or what make_plan says.
+  /// and mcts-arguments; a plan file; strict; or what make_plan says.
   PlanSession(World& world, const Model& model, const PlanRequest& request);
   PlanSession(PlanSession&&) noexcept;
   PlanSession& operator=(PlanSession&&) noexcept;

@@ -91,7 +91,7 @@ class Trainer {
   /// plan must have been made with PlanRequest::with_evaluation.
   EvalReport evaluate(const Batch& batch);
   /// The model's outputs by name, whole on every rank, for a model loaded with
-  /// ModelOptions::keep_outputs. Targets may be left out.
+  /// ModelOptions::keep_outputs; those in bf16 as f32. Targets may be left out.
   std::map<std::string, Array> forward(const Batch& batch);
 
   /// Writes a checkpoint to a folder of some, as train() does, and returns its path when it is
@@ -108,7 +108,7 @@ class Trainer {
   Array parameter(const std::string& name);
   /// What this rank holds of it: mostly one region. Of rank 0 in a World of threads.
   std::vector<RegionOfArray> own_parameter(const std::string& name);
-  /// From now on it is this; whole. Throws Failure(call): another shape or type.
+  /// From now on it is this; whole. Throws Failure(call): another shape or type, or a NaN.
   void set_parameter(const std::string& name, const ArrayView& value);
 
   struct Impl;
