@@ -79,8 +79,10 @@ def shifted(tensor, generator):
 
 
 def shifted_batch(batch, seed):
+    """Whole numbers stay: they are labels and masks, and a probability may not be above 1."""
     generator = torch.Generator().manual_seed(seed)
-    return {n: shifted(t, generator) if t.dtype == torch.float32 else t for n, t in batch.items()}
+    return {n: torch.where(t == t.round(), t, shifted(t, generator)) if t.dtype == torch.float32 else t
+            for n, t in batch.items()}
 
 
 def shifted_module(module, seed):

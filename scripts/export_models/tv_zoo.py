@@ -24,9 +24,9 @@ def whole(name, factor=8, size=64, sample=None, wrap=Classifier, lr=None, says=N
 
 
 whole("resnet34")
-whole("resnet50", size=96, lr=2e-8)
+whole("resnet50", zero_init_residual=True)
 whole("resnext50_32x4d", factor=4)
-whole("wide_resnet50_2", size=96, lr=2e-8)
+whole("wide_resnet50_2", zero_init_residual=True)
 for name in ("densenet121", "densenet169"):
     whole(name)
 for name in ("alexnet", "vgg11", "vgg16", "vgg13_bn"):
