@@ -16,8 +16,8 @@ ScheduleKind parse_schedule(std::string_view name) {
 }
 
 void check_learning_rate(double rate) {
-  SR_REQUIRE(rate >= 0 && rate < kNoRate, invalid_input, "learning rate is ", rate,
-             ", wanted at least 0 and below ", kNoRate);
+  SR_REQUIRE(rate >= 0 && rate <= kMostRate, invalid_input, "learning rate is ", rate,
+             ", wanted 0 to ", kMostRate);
 }
 
 void Schedule::check() const {

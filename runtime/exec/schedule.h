@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "base/named.h"
@@ -15,8 +16,8 @@ inline constexpr Named<ScheduleKind> kSchedules[] = {{"constant", ScheduleKind::
 
 ScheduleKind parse_schedule(std::string_view name);  // throws invalid_input
 
-/// Learning rates are below it: steps take them as f32, and leave out an update by an infinite one.
-inline constexpr double kNoRate = 1e30;
+/// Steps take learning rates as f32, and leave out an update by an infinite one.
+inline constexpr double kMostRate = std::numeric_limits<float>::max();
 void check_learning_rate(double rate);  // throws invalid_input
 
 /// Steps count from 1. With 100 warm-up steps of 2000, lr 1e-3 and min_lr 1e-4 (nanoGPT's recipe):
@@ -28,7 +29,7 @@ struct Schedule {
   int64_t warmup = 0;  // steps; rises as lr * step / (warmup + 1)
   int64_t total = 0;   // steps until min_lr is reached
 
-  /// Throws invalid_input: a rate that is none, min_lr > lr, a warm-up as long as the run of a
+  /// Throws invalid_input: a rate out of range, min_lr > lr, a warm-up as long as the run of a
   /// decaying schedule.
   void check() const;
   double lr_at(int64_t step) const;
