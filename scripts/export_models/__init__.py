@@ -25,7 +25,8 @@ class Model:
 LOST = re.compile("which the exporter folded into .*though the model was in training mode|"
                   "folded into ConvTranspose .*though the model was in training mode|"
                   "by arithmetic, which would no longer be trained through|and repeats its numbers|nothing is left|"
-                  "was called with a detached value|was merged with|the two would train apart")
+                  "was called with a detached value|was merged with|the two would train apart|"
+                  "have numbers in common: they would train apart")
 
 _models = []
 

@@ -41,8 +41,10 @@ bool moves_only(const std::string& name);
 /// Of these, ops that keep all numbers in their order.
 bool reshapes_only(const std::string& name);
 
-/// Ops of numbers, never of indices.
-bool computes(const std::string& name);
+/// Of all that a tensor was computed from, do some of these steps compute rather than move numbers?
+/// Sums and comparisons may be of positions, where a look-up with them follows:
+/// W[arange(12) + 2].
+bool some_compute(const std::vector<std::string>& steps);
 
 /// A variable of TensorFlow, as tf2onnx names it: "model/dense/Cast/ReadVariableOp:0".
 bool reads_variable(const std::string& name);
