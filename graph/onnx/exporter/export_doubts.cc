@@ -1,6 +1,8 @@
 #include "graph/onnx/exporter/export_doubts.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "graph/onnx/exporter/exporter_names.h"
@@ -163,6 +165,106 @@ std::string note_of_positions(const Weights& weights) {
              "$'");
 }
 
+/// What a topk chooses from.
+class Scores {
+ public:
+  Scores(const std::vector<FlatNode>& nodes, const Weights& weights)
+      : nodes_(nodes), weights_(weights) {
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
+    }
+  }
+
+  /// The zero weight that makes all scores of a token equal; "" if they may differ.
+  std::string zero_weight(std::string value) const {
+    static const std::set<std::string> keep_ties = {"Cast",    "Clip",    "Exp",      "Identity",
+                                                    "Relu",    "Reshape", "Sigmoid",  "Softmax",
+                                                    "Squeeze", "Tanh",    "Unsqueeze"};
+    static const std::set<std::string> pairs = {"Add", "Div", "Mul", "Sub"};
+    for (auto made = makers_.find(value); made != makers_.end(); made = makers_.find(value)) {
+      const ::onnx::NodeProto& node = nodes_[made->second].proto;
+      const std::string& op = node.op_type();
+      if (op == "MatMul" || op == "Gemm") {
+        const bool even = node.input_size() < 3 || !stored(node.input(2)).empty();
+        const std::string weight = stored(node.input(1));
+        return even && !weight.empty() && is_zero(weight) ? weight : "";
+      }
+      if (keep_ties.count(op) > 0) {
+        value = node.input(0);
+      } else if (pairs.count(op) > 0 && node.input_size() == 2) {
+        const bool first = !stored(node.input(0)).empty();
+        if (!first && stored(node.input(1)).empty()) return "";
+        value = node.input(first ? 1 : 0);
+      } else {
+        return "";
+      }
+    }
+    return "";
+  }
+
+ private:
+  /// The initialiser of equal numbers that a value is, perhaps moved; "" if it is none.
+  std::string stored(std::string value) const {
+    static const std::set<std::string> moves = {"Cast",    "Expand",    "Identity",
+                                                "Reshape", "Transpose", "Unsqueeze"};
+    for (auto made = makers_.find(value); made != makers_.end(); made = makers_.find(value)) {
+      const ::onnx::NodeProto& node = nodes_[made->second].proto;
+      if (moves.count(node.op_type()) == 0) return "";
+      value = node.input(0);
+    }
+    const auto weight = weights_.by_name.find(value);
+    return weight != weights_.by_name.end() && is_uniform(weight->second.tensor) ? value : "";
+  }
+
+  bool is_zero(const std::string& name) const {
+    StoredTensor first = weights_.by_name.at(name).tensor;
+    if (first.count() == 0) return false;
+    if (first.in_file()) first.type.shape = {1};
+    return first.load().at(0) == 0;
+  }
+
+  const std::vector<FlatNode>& nodes_;
+  const Weights& weights_;
+  std::map<std::string, size_t> makers_;
+};
+
+/// Where a TopK chooses among scores that are all equal, being products with a weight that is zero,
+/// as a new router's may be: of equal ones ONNX takes the first, PyTorch any.
+std::string note_of_tied_scores(const std::vector<FlatNode>& nodes, const Weights& weights) {
+  const Scores scores(nodes, weights);
+  std::vector<std::string> found, zeros;
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "TopK" || node.proto.input_size() == 0) continue;
+    const std::string weight = scores.zero_weight(node.proto.input(0));
+    if (weight.empty()) continue;
+    found.push_back(node.proto.name());
+    zeros.push_back(weight);
+  }
+  if (found.empty()) return "";
+  return str(
+      listed(found, 4), found.size() == 1 ? " chooses" : " choose", " among equal scores while ",
+      listed(zeros, 4), zeros.size() == 1 ? " is" : " are",
+      " zero: here the first are taken, in PyTorch any, so that losses differ from PyTorch's; "
+      "give that weight random numbers before the export to compare");
+}
+
+/// Of values that a file makes 16 bits wide and that are f32 here.
+std::string note_of_rounding(const std::vector<FlatNode>& nodes) {
+  std::vector<std::string> casts;
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "Cast") continue;
+    const auto& attributes = node.proto.attribute();
+    if (std::any_of(attributes.begin(), attributes.end(), [](const auto& attribute) {
+          return attribute.name() == "to" && (attribute.i() == ::onnx::TensorProto::FLOAT16 ||
+                                              attribute.i() == ::onnx::TensorProto::BFLOAT16);
+        }))
+      casts.push_back(node.proto.name());
+  }
+  if (casts.empty()) return "";
+  return str(listed(casts, 2), casts.size() == 1 ? " casts" : " cast",
+             " to 16-bit floats, which are f32 here: losses are those without the rounding");
+}
+
 /// Signs of detach(), of which the older exporter leaves no trace.
 std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
   std::map<std::string, std::pair<std::string, std::string>> differences;  // a - b by its name
@@ -272,6 +374,7 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
                    [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
   for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
                            weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
+                           note_of_tied_scores(nodes, weights), note_of_rounding(nodes),
                            older ? note_of_older(nodes, unsure) : std::string()}) {
     if (!note.empty()) out.push_back(std::move(note));
   }

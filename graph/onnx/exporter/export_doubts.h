@@ -1,5 +1,6 @@
 // What an export of PyTorch's does not tell, but shows signs of: custom gradients, copies that were
-// not trained, buffers and detached values among what the older exporter writes.
+// not trained, buffers and detached values among what the older exporter writes; and where
+// PyTorch's own numbers are others for want of rounding or of an order.
 #pragma once
 
 #include "graph/onnx/flatten.h"

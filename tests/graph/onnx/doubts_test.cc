@@ -319,5 +319,46 @@ TEST_F(OnnxDoubts, WhatNoGradientReachesIsReportedWithWhatStopsIt) {
   EXPECT_TRUE(report.unreached.empty());
 }
 
+/// A router whose weight begins so, with a bias of equal numbers for the choice.
+ModelBuilder router(float first, float second, const char* between) {
+  ModelBuilder b = pytorch();
+  b.floats("router.gate.weight", {3, 2}, {first, second, second, second, second, second});
+  b.floats("expert_bias", {3}, {0.5F, 0.5F, 0.5F});
+  b.ints("k", {2});
+  test::set_ints(b.node("Transpose", {"router.gate.weight"}, {"turned"}), "perm", {1, 0});
+  b.node("MatMul", {"x", "turned"}, {"h"});
+  b.node(between, {"h"}, {"scores"});
+  b.node("Add", {"scores", "expert_bias"}, {"chosen_by"});
+  b.node("TopK", {"chosen_by", "k"}, {"values", "places"});
+  b.output("values");
+  return b;
+}
+
+TEST_F(OnnxDoubts, ARouterOfZerosIsNotedAsItsScoresAreEqual) {
+  const std::string note = "among equal scores while 'router.gate.weight' is zero";
+  import(router(0, 0, "Sigmoid"));
+  EXPECT_EQ(notes(note), 1);
+  import(router(0, 1, "Sigmoid"));
+  EXPECT_EQ(notes(note), 0);
+  import(router(1, 1, "Sigmoid"));  // equal for now, but not at zero
+  EXPECT_EQ(notes(note), 0);
+}
+
+TEST_F(OnnxDoubts, CastsTo16BitsAreNotedAsTheyDoNotRound) {
+  for (const int type : {::onnx::TensorProto::FLOAT16, ::onnx::TensorProto::BFLOAT16,
+                         ::onnx::TensorProto::FLOAT, ::onnx::TensorProto::INT64}) {
+    ModelBuilder b = pytorch();
+    b.floats("a.weight", {2, 2}, numbers(4));
+    b.node("MatMul", {"x", "a.weight"}, {"h"});
+    test::set_int(b.node("Cast", {"h"}, {"narrow"}), "to", type);
+    test::set_int(b.node("Cast", {"narrow"}, {"y"}), "to", ::onnx::TensorProto::FLOAT);
+    b.output("y");
+    import(b);
+    const bool narrow =
+        type == ::onnx::TensorProto::FLOAT16 || type == ::onnx::TensorProto::BFLOAT16;
+    EXPECT_EQ(notes("to 16-bit floats, which are f32 here"), narrow ? 1 : 0);
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
