@@ -113,6 +113,7 @@ register({
     "mobilebert": dict(embedding_size=8, intra_bottleneck_size=16, num_feedforward_networks=2), "convbert": dict(embedding_size=WIDTH, conv_kernel_size=3),
     "deberta": dict(relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=8),
     "deberta-v2": dict(relative_attention=True, pos_att_type=["c2p", "p2c"], position_buckets=4, max_relative_positions=8),
+    "longformer": dict(attention_window=[4, 4], says={"legacy": r"as as_strided\(\) and take\(\) do"}), "xlm-roberta-xl": {}, "mra": dict(block_per_row=1),
     "ibert": {}, "nystromformer": dict(num_landmarks=8, segment_means_seq_len=8, conv_kernel_size=3), "layoutlm": {},
     "esm": dict(position_embedding_type="rotary", mask_token_id=2, emb_layer_norm_before=False), "modernbert": dict(global_attn_every_n_layers=2, local_attention=4),
     "big_bird": dict(attention_type="original_full"), "xmod": dict(languages=["en_XX"], default_language="en_XX"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -265,6 +266,109 @@ std::string note_of_rounding(const std::vector<FlatNode>& nodes) {
              " to 16-bit floats, which are f32 here: losses are those without the rounding");
 }
 
+/// as_strided() reads memory. PyTorch's exporters write it as a Gather of the flattened value,
+/// which is the same only of contiguous memory: a view, or what is computed from one element by
+/// element, has the strides of what it is a view of.
+class Strided {
+ public:
+  explicit Strided(const std::vector<FlatNode>& nodes) : nodes_(nodes) {
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
+    }
+  }
+
+  /// The node that makes a view which a Gather reads so; null if it reads no flattened value, or
+  /// one that is contiguous.
+  const FlatNode* view_below(const ::onnx::NodeProto& gather) const {
+    const FlatNode* flattens = gather.input_size() > 1 ? maker(gather.input(0)) : nullptr;
+    if (flattens == nullptr || flattens->proto.op_type() != "Reshape") return nullptr;
+    std::vector<std::string> values = {flattens->proto.input(0)};
+    std::set<std::string> seen;
+    while (!values.empty()) {
+      const std::string value = values.back();
+      values.pop_back();
+      const FlatNode* node = maker(value);
+      if (node == nullptr || !seen.insert(value).second || copies(node->proto)) continue;
+      const std::string& op = node->proto.op_type();
+      if (is_view(node->proto)) return node;
+      if (keeps_strides(op)) values.push_back(node->proto.input(0));
+      if (is_pair(op))
+        values.insert(values.end(), node->proto.input().begin(), node->proto.input().end());
+    }
+    return nullptr;
+  }
+
+  /// Has a Gather's places as the older exporter writes them for as_strided(): a constant of
+  /// several dims, or a sum of a dim's places each.
+  bool has_places(const ::onnx::NodeProto& gather) const {
+    const FlatNode* places = gather.input_size() > 1 ? maker(gather.input(1)) : nullptr;
+    if (places == nullptr) return false;
+    const ::onnx::NodeProto& node = places->proto;
+    return node.op_type() == "Add" || (node.op_type() == "Constant" && node.attribute_size() == 1 &&
+                                       node.attribute(0).t().dims_size() > 1);
+  }
+
+ private:
+  const FlatNode* maker(const std::string& value) const {
+    const auto made = makers_.find(value);
+    return made == makers_.end() ? nullptr : &nodes_[made->second];
+  }
+
+  /// A view whose memory is not contiguous. flip() is a Slice, too, but a copy.
+  static bool is_view(const ::onnx::NodeProto& node) {
+    static const std::set<std::string> ops = {"Transpose", "Slice", "Expand", "Split"};
+    static const std::set<std::string> calls = {
+        "aten.transpose", "aten.permute", "aten.t",        "aten.slice",  "aten.select",
+        "aten.expand",    "aten.split",   "aten.diagonal", "aten.unfold", "aten.split_with_sizes"};
+    const std::optional<FxCall> call = fx_call_of(node);
+    return ops.count(node.op_type()) > 0 && (!call || calls.count(call->target) > 0);
+  }
+
+  /// contiguous(), as far as the file says so.
+  static bool copies(const ::onnx::NodeProto& node) {
+    const std::optional<FxCall> call =
+        node.op_type() == "Identity" ? fx_call_of(node) : std::nullopt;
+    const FxArgument* format = call ? call->find(1, "memory_format") : nullptr;
+    return format != nullptr && format->text.ends_with("contiguous_format");
+  }
+
+  static bool keeps_strides(const std::string& op) {
+    static const std::set<std::string> ops = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Cast",
+                                              "Neg",      "Relu",    "Tanh",    "Sigmoid",   "Exp"};
+    return ops.count(op) > 0;
+  }
+  static bool is_pair(const std::string& op) {
+    return op == "Add" || op == "Sub" || op == "Mul" || op == "Div";
+  }
+
+  const std::vector<FlatNode>& nodes_;
+  std::map<std::string, size_t> makers_;
+};
+
+/// Of the older exporter, of which contiguous() leaves no trace. The newer one's file has the call,
+/// and is refused.
+std::string note_of_strides(const std::vector<FlatNode>& nodes) {
+  const Strided strided(nodes);
+  std::vector<std::string> found;
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "Gather") continue;
+    const std::optional<FxCall> call = fx_call_of(node.proto);
+    if (call ? call->target != "aten.as_strided" : !strided.has_places(node.proto)) continue;
+    const FlatNode* view = strided.view_below(node.proto);
+    if (view == nullptr) continue;
+    SR_REQUIRE(!call, unsupported, node.label, ": as_strided() reads the memory below ",
+               view->label,
+               ", a view, and the exporter writes it as if that were contiguous; call ",
+               "contiguous() before it or use unfold(), and export with optimize=False");
+    found.push_back(node.proto.name());
+  }
+  if (found.empty()) return "";
+  return str(listed(found, 4), found.size() == 1 ? " takes" : " take",
+             " elements of a view by their places, as as_strided() and take() do; of the former "
+             "this exporter writes others than PyTorch reads, unless contiguous() was called "
+             "before it");
+}
+
 /// Signs of detach(), of which the older exporter leaves no trace.
 std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
   std::map<std::string, std::pair<std::string, std::string>> differences;  // a - b by its name
@@ -372,10 +476,11 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
                   [&](const std::string& name) { return weights.by_name.at(name).trainable; }) &&
       std::none_of(model.proto.graph().node().begin(), model.proto.graph().node().end(),
                    [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
-  for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
-                           weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
-                           note_of_tied_scores(nodes, weights), note_of_rounding(nodes),
-                           older ? note_of_older(nodes, unsure) : std::string()}) {
+  for (std::string note :
+       {note_of_functions(nodes), note_of_followers(weights),
+        weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
+        note_of_tied_scores(nodes, weights), note_of_rounding(nodes), note_of_strides(nodes),
+        older ? note_of_older(nodes, unsure) : std::string()}) {
     if (!note.empty()) out.push_back(std::move(note));
   }
   return out;

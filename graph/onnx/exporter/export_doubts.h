@@ -9,7 +9,8 @@
 
 namespace shardrun::importer {
 
-/// A note for each kind, with the way out. `unsure`: what trains though it need not be a parameter.
+/// A note for each kind, with the way out. Throws unsupported for an as_strided() of a view, which
+/// the newer exporter writes wrongly. `unsure`: what trains though it need not be a parameter.
 std::vector<std::string> export_doubts(const ModelFile& model, const std::vector<FlatNode>& nodes,
                                        const Weights& weights,
                                        const std::vector<std::string>& unsure);

@@ -360,5 +360,44 @@ TEST_F(OnnxDoubts, CastsTo16BitsAreNotedAsTheyDoNotRound) {
   }
 }
 
+/// as_strided() of the transpose of x w, and what is called in between.
+ModelBuilder strided(const std::string& clone, bool newer) {
+  ModelBuilder b = pytorch();
+  b.floats("w", {2, 2}, numbers(4));
+  b.ints("flat", {-1});
+  b.node("MatMul", {"x", "w"}, {"h"});
+  test::set_ints(b.node("Transpose", {"h"}, {"turned"}), "perm", {1, 0});
+  auto& copy = b.node("Identity", {"turned"}, {"clone"});
+  b.node("Reshape", {"clone", "flat"}, {"all"});
+  auto* places = b.node("Constant", {}, {"places"}).add_attribute();
+  places->set_name("value");
+  places->set_type(::onnx::AttributeProto::TENSOR);
+  places->mutable_t()->set_data_type(test::kInt64);
+  for (int64_t at : {0, 1, 1, 2}) places->mutable_t()->add_int64_data(at);
+  for (int64_t dim : {2, 2}) places->mutable_t()->add_dims(dim);
+  auto& gather = b.node("Gather", {"all", "places"}, {"y"});
+  b.output("y");
+  if (newer) {
+    test::add_metadata(&copy, "pkg.torch.onnx.fx_node",
+                       "%clone : [num_users=1] = call_function[target=torch.ops.aten.clone.default]"
+                       "(args = (%turned,), kwargs = {" +
+                           clone + "})");
+    test::add_metadata(
+        &gather, "pkg.torch.onnx.fx_node",
+        "%y : [num_users=1] = call_function[target=torch.ops.aten.as_strided.default]"
+        "(args = (%clone, [2, 2], [1, 1]), kwargs = {})");
+  }
+  return b;
+}
+
+TEST_F(OnnxDoubts, AsStridedOfAViewIsRefusedOrNoted) {
+  const std::string why = refusal(strided("", true));
+  EXPECT_NE(why.find("as_strided() reads the memory below"), std::string::npos) << why;
+  import(strided("memory_format: torch.contiguous_format", true));
+  EXPECT_EQ(notes("as_strided()"), 0);
+  import(strided("", false));
+  EXPECT_EQ(notes("as as_strided() and take() do"), 1);
+}
+
 }  // namespace
 }  // namespace shardrun
