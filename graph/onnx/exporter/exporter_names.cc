@@ -97,7 +97,7 @@ bool moves_only(const std::string& name) {
       "transpose unbind unsqueeze val view view_as view_as_complex view_as_real unsafe_view "
       "_unsafe_view unsafe_chunk "
       "unsafe_split unsafe_split_with_sizes");
-  return ops.count(op_of(name)) > 0;
+  return ops.count(op_of(name.substr(0, name.find('.')))) > 0;
 }
 
 bool reshapes_only(const std::string& name) {

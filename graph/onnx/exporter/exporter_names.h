@@ -35,7 +35,8 @@ std::string op_of(const std::string& name);
 bool is_traced(const std::string& name);
 
 /// Ops that take or move a weight's numbers, so that training the result is training the weight.
-/// "val_12" is the exporter's own step, such as a Linear's transposition.
+/// "val_12" is the exporter's own step, such as a Linear's transposition; "val_12.h.0.weight" is
+/// one of several weights that had been merged in it.
 bool moves_only(const std::string& name);
 
 /// Of these, ops that keep all numbers in their order.

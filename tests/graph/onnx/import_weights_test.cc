@@ -419,6 +419,7 @@ TEST_F(OnnxImportWeights, WhatWasComputedFromAWeightBeforeItWasMovedIsNotTrained
     EXPECT_NE(why("unsqueeze", steps).find(computed), std::string::npos) << steps;
   EXPECT_TRUE(imported("permute", "'unsqueeze', 'clone', 'val_2'"));
   EXPECT_TRUE(imported("embedding", "'arange', 'add', 'scalar_tensor_default'"));  // w[arange + 2]
+  EXPECT_TRUE(imported("val_3.h.0.weight", ""));      // one of several that were merged
   EXPECT_TRUE(imported("val_3", "'amin', 'val_2'"));  // the shape of what a node makes
 }
 
