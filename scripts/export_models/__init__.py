@@ -25,7 +25,8 @@ class Model:
 LOST = re.compile("which the exporter folded into .*though the model was in training mode|"
                   "folded into ConvTranspose .*though the model was in training mode|"
                   "by arithmetic, which would no longer be trained through|and repeats its numbers|nothing is left|"
-                  "was called with a detached value|was merged with|the two would train apart")
+                  "was called with a detached value|was merged with|the two would train apart|"
+                  "have numbers in common: they would train apart")
 
 _models = []
 
@@ -41,8 +42,8 @@ def model(sample, name=None, **options):
 def all_models():
     """The models, and the files that cannot be read for want of a package: {package: file}."""
     missing = {}
-    for file in ("basics", "losses", "stateful", "images", "tv_zoo", "timm_images", "sequences", "language", "outputs", "hf_text",
-                 "hf_senses", "graphs", "operators"):
+    for file in ("basics", "losses", "stateful", "ahead", "images", "tv_zoo", "timm_images", "sequences", "language", "outputs",
+                 "hf_text", "hf_senses", "graphs", "operators"):
         try:
             importlib.import_module(f"export_models.{file}")
         except ModuleNotFoundError as error:

@@ -1,8 +1,10 @@
 """Hugging Face's architectures for text beyond those of language.py, by the type that their configurations have. What
 is given is what makes them small; the rest is as their authors left it, without dropout."""
 import transformers as hf
+from torch import nn
 
 from export_models import model
+from export_models.exporting import EXPORTERS
 from export_models.language import COMMON, ENCODER, HEADS, TIME, VOCAB, WIDTH, Causal, Masked, Translator, tokens
 
 
@@ -44,6 +46,7 @@ GPT = dict(vocab_size=VOCAB, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=
 EXPERTS = GROUPED | dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
 LATENT = dict(num_key_value_heads=HEADS, q_lora_rank=8, kv_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8, n_routed_experts=4,
               num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=16, first_k_dense_replace=1, n_group=1, topk_group=1)
+AFMOE = EXPERTS | dict(head_dim=8, num_shared_experts=1, num_dense_layers=1, sliding_window=4)
 
 # Like LLaMA, with one thing or another changed.
 register({
@@ -82,7 +85,25 @@ register({
         ("n_routed_experts", "num_experts_per_tok", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace", "n_group", "topk_group")},
     "ernie4_5_moe": GROUPED | dict(moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_num_shared_experts=1),
     "flex_olmo": EXPERTS | dict(lr=0.005),
+    "afmoe": AFMOE | dict(says=dict.fromkeys(EXPORTERS, "among equal scores while .*router.gate.weight' is zero")),
+    "dots1": LATENT | GROUPED | dict(head_dim=8), "exaone_moe": EXPERTS | dict(head_dim=8), "cohere2_moe": EXPERTS | dict(head_dim=8),
+    "granitemoeshared": GROUPED | dict(num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16),
+    "minimax": GROUPED | dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"], block_size=4),
+    "qwen3_next": EXPERTS | dict(head_dim=8, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+        shared_expert_intermediate_size=16, layer_types=["linear_attention", "full_attention"]),
+    "lfm2_moe": EXPERTS | dict(layer_types=["conv", "full_attention"], num_dense_layers=1),
 }, hf.AutoModelForCausalLM, Causal, common=COMMON)
+
+
+@model(tokens, name="hf_afmoe_drawn")
+def afmoe_drawn():
+    """AFMoE's routers begin at zero, and of equal scores PyTorch's topk takes any. With random numbers in them."""
+    out = Causal(network(hf.AutoModelForCausalLM, "afmoe", COMMON | AFMOE))
+    for name, weight in out.named_parameters():
+        if name.endswith("router.gate.weight"):
+            nn.init.normal_(weight, std=0.02)
+    return out
+
 
 # Encoders, which predict the words that are masked.
 register({
@@ -92,6 +113,7 @@ register({
     "mobilebert": dict(embedding_size=8, intra_bottleneck_size=16, num_feedforward_networks=2), "convbert": dict(embedding_size=WIDTH, conv_kernel_size=3),
     "deberta": dict(relative_attention=True, pos_att_type=["c2p", "p2c"], max_relative_positions=8),
     "deberta-v2": dict(relative_attention=True, pos_att_type=["c2p", "p2c"], position_buckets=4, max_relative_positions=8),
+    "longformer": dict(attention_window=[4, 4], says={"legacy": r"as as_strided\(\) and take\(\) do"}), "xlm-roberta-xl": {}, "mra": dict(block_per_row=1),
     "ibert": {}, "nystromformer": dict(num_landmarks=8, segment_means_seq_len=8, conv_kernel_size=3), "layoutlm": {},
     "esm": dict(position_embedding_type="rotary", mask_token_id=2, emb_layer_norm_before=False), "modernbert": dict(global_attn_every_n_layers=2, local_attention=4),
     "big_bird": dict(attention_type="original_full"), "xmod": dict(languages=["en_XX"], default_language="en_XX"),

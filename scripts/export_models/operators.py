@@ -460,3 +460,29 @@ def ctc_loss(log_p, targets, steps, lengths, blank=0):
         alpha = torch.where((step < steps).unsqueeze(1), ways.logsumexp(0) + scores[:, step], alpha)
     ends = torch.stack([2 * lengths, 2 * lengths - 1], 1)
     return (-alpha.gather(1, ends).logsumexp(1) / lengths).mean()
+
+
+class Strided(nn.Module):
+    """Windows by as_strided(), of memory that is contiguous or that of a view."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.body, self.of = nn.Linear(8, 8), of
+
+    def forward(self, x):
+        t = self.of(self.body(x))
+        return t.as_strided((4, 3, 3, 6), (t.stride(0), 2 * t.stride(1), t.stride(1), t.stride(2))).tanh().square().mean()
+
+
+def lines(generator):
+    return {"x": torch.randn(4, 8, 8, generator=generator)}
+
+
+_VIEW = r"as_strided\(\) reads the memory below"
+_PLACES = r"as as_strided\(\) and take\(\) do"
+for name, of, says in (
+        ("whole", lambda x: x, {}),
+        ("copied", lambda x: x.transpose(1, 2).contiguous(), {"default": _VIEW}),  # its optimiser takes contiguous() out
+        ("turned", lambda x: x.transpose(1, 2), {"dynamo": _VIEW, "default": _VIEW, "legacy": _PLACES}),
+        ("scaled", lambda x: 2 * x.transpose(1, 2), {"dynamo": _VIEW, "default": _VIEW, "legacy": _PLACES})):
+    model(lines, name=f"strided_{name}", lr=0.5, says=says, validates=False)(lambda of=of: Strided(of))

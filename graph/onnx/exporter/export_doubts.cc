@@ -1,6 +1,9 @@
 #include "graph/onnx/exporter/export_doubts.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include "graph/onnx/exporter/exporter_names.h"
@@ -163,6 +166,209 @@ std::string note_of_positions(const Weights& weights) {
              "$'");
 }
 
+/// What a topk chooses from.
+class Scores {
+ public:
+  Scores(const std::vector<FlatNode>& nodes, const Weights& weights)
+      : nodes_(nodes), weights_(weights) {
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
+    }
+  }
+
+  /// The zero weight that makes all scores of a token equal; "" if they may differ.
+  std::string zero_weight(std::string value) const {
+    static const std::set<std::string> keep_ties = {"Cast",    "Clip",    "Exp",      "Identity",
+                                                    "Relu",    "Reshape", "Sigmoid",  "Softmax",
+                                                    "Squeeze", "Tanh",    "Unsqueeze"};
+    static const std::set<std::string> pairs = {"Add", "Div", "Mul", "Sub"};
+    for (auto made = makers_.find(value); made != makers_.end(); made = makers_.find(value)) {
+      const ::onnx::NodeProto& node = nodes_[made->second].proto;
+      const std::string& op = node.op_type();
+      if (op == "MatMul" || op == "Gemm") {
+        const bool even = node.input_size() < 3 || !stored(node.input(2)).empty();
+        const std::string weight = stored(node.input(1));
+        return even && !weight.empty() && is_zero(weight) ? weight : "";
+      }
+      if (keep_ties.count(op) > 0) {
+        value = node.input(0);
+      } else if (pairs.count(op) > 0 && node.input_size() == 2) {
+        const bool first = !stored(node.input(0)).empty();
+        if (!first && stored(node.input(1)).empty()) return "";
+        value = node.input(first ? 1 : 0);
+      } else {
+        return "";
+      }
+    }
+    return "";
+  }
+
+ private:
+  /// The initialiser of equal numbers that a value is, perhaps moved; "" if it is none.
+  std::string stored(std::string value) const {
+    static const std::set<std::string> moves = {"Cast",    "Expand",    "Identity",
+                                                "Reshape", "Transpose", "Unsqueeze"};
+    for (auto made = makers_.find(value); made != makers_.end(); made = makers_.find(value)) {
+      const ::onnx::NodeProto& node = nodes_[made->second].proto;
+      if (moves.count(node.op_type()) == 0) return "";
+      value = node.input(0);
+    }
+    const auto weight = weights_.by_name.find(value);
+    return weight != weights_.by_name.end() && is_uniform(weight->second.tensor) ? value : "";
+  }
+
+  bool is_zero(const std::string& name) const {
+    StoredTensor first = weights_.by_name.at(name).tensor;
+    if (first.count() == 0) return false;
+    if (first.in_file()) first.type.shape = {1};
+    return first.load().at(0) == 0;
+  }
+
+  const std::vector<FlatNode>& nodes_;
+  const Weights& weights_;
+  std::map<std::string, size_t> makers_;
+};
+
+/// Where a TopK chooses among scores that are all equal, being products with a weight that is zero,
+/// as a new router's may be: of equal ones ONNX takes the first, PyTorch any.
+std::string note_of_tied_scores(const std::vector<FlatNode>& nodes, const Weights& weights) {
+  const Scores scores(nodes, weights);
+  std::vector<std::string> found, zeros;
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "TopK" || node.proto.input_size() == 0) continue;
+    const std::string weight = scores.zero_weight(node.proto.input(0));
+    if (weight.empty()) continue;
+    found.push_back(node.proto.name());
+    zeros.push_back(weight);
+  }
+  if (found.empty()) return "";
+  return str(
+      listed(found, 4), found.size() == 1 ? " chooses" : " choose", " among equal scores while ",
+      listed(zeros, 4), zeros.size() == 1 ? " is" : " are",
+      " zero: here the first are taken, in PyTorch any, so that losses differ from PyTorch's; "
+      "give that weight random numbers before the export to compare");
+}
+
+/// Of values that a file makes 16 bits wide and that are f32 here.
+std::string note_of_rounding(const std::vector<FlatNode>& nodes) {
+  std::vector<std::string> casts;
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "Cast") continue;
+    const auto& attributes = node.proto.attribute();
+    if (std::any_of(attributes.begin(), attributes.end(), [](const auto& attribute) {
+          return attribute.name() == "to" && (attribute.i() == ::onnx::TensorProto::FLOAT16 ||
+                                              attribute.i() == ::onnx::TensorProto::BFLOAT16);
+        }))
+      casts.push_back(node.proto.name());
+  }
+  if (casts.empty()) return "";
+  return str(listed(casts, 2), casts.size() == 1 ? " casts" : " cast",
+             " to 16-bit floats, which are f32 here: losses are those without the rounding");
+}
+
+/// as_strided() reads memory. PyTorch's exporters write it as a Gather of the flattened value,
+/// which is the same only of contiguous memory: a view, or what is computed from one element by
+/// element, has the strides of what it is a view of.
+class Strided {
+ public:
+  explicit Strided(const std::vector<FlatNode>& nodes) : nodes_(nodes) {
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
+    }
+  }
+
+  /// The node that makes a view which a Gather reads so; null if it reads no flattened value, or
+  /// one that is contiguous.
+  const FlatNode* view_below(const ::onnx::NodeProto& gather) const {
+    const FlatNode* flattens = gather.input_size() > 1 ? maker(gather.input(0)) : nullptr;
+    if (flattens == nullptr || flattens->proto.op_type() != "Reshape") return nullptr;
+    std::vector<std::string> values = {flattens->proto.input(0)};
+    std::set<std::string> seen;
+    while (!values.empty()) {
+      const std::string value = values.back();
+      values.pop_back();
+      const FlatNode* node = maker(value);
+      if (node == nullptr || !seen.insert(value).second || copies(node->proto)) continue;
+      const std::string& op = node->proto.op_type();
+      if (is_view(node->proto)) return node;
+      if (keeps_strides(op)) values.push_back(node->proto.input(0));
+      if (is_pair(op))
+        values.insert(values.end(), node->proto.input().begin(), node->proto.input().end());
+    }
+    return nullptr;
+  }
+
+  /// Has a Gather's places as the older exporter writes them for as_strided(): a constant of
+  /// several dims, or a sum of a dim's places each.
+  bool has_places(const ::onnx::NodeProto& gather) const {
+    const FlatNode* places = gather.input_size() > 1 ? maker(gather.input(1)) : nullptr;
+    if (places == nullptr) return false;
+    const ::onnx::NodeProto& node = places->proto;
+    return node.op_type() == "Add" || (node.op_type() == "Constant" && node.attribute_size() == 1 &&
+                                       node.attribute(0).t().dims_size() > 1);
+  }
+
+ private:
+  const FlatNode* maker(const std::string& value) const {
+    const auto made = makers_.find(value);
+    return made == makers_.end() ? nullptr : &nodes_[made->second];
+  }
+
+  /// A view whose memory is not contiguous. flip() is a Slice, too, but a copy.
+  static bool is_view(const ::onnx::NodeProto& node) {
+    static const std::set<std::string> ops = {"Transpose", "Slice", "Expand", "Split"};
+    static const std::set<std::string> calls = {
+        "aten.transpose", "aten.permute", "aten.t",        "aten.slice",  "aten.select",
+        "aten.expand",    "aten.split",   "aten.diagonal", "aten.unfold", "aten.split_with_sizes"};
+    const std::optional<FxCall> call = fx_call_of(node);
+    return ops.count(node.op_type()) > 0 && (!call || calls.count(call->target) > 0);
+  }
+
+  /// contiguous(), as far as the file says so.
+  static bool copies(const ::onnx::NodeProto& node) {
+    const std::optional<FxCall> call =
+        node.op_type() == "Identity" ? fx_call_of(node) : std::nullopt;
+    const FxArgument* format = call ? call->find(1, "memory_format") : nullptr;
+    return format != nullptr && format->text.ends_with("contiguous_format");
+  }
+
+  static bool keeps_strides(const std::string& op) {
+    static const std::set<std::string> ops = {"Identity", "Reshape", "Squeeze", "Unsqueeze", "Cast",
+                                              "Neg",      "Relu",    "Tanh",    "Sigmoid",   "Exp"};
+    return ops.count(op) > 0;
+  }
+  static bool is_pair(const std::string& op) {
+    return op == "Add" || op == "Sub" || op == "Mul" || op == "Div";
+  }
+
+  const std::vector<FlatNode>& nodes_;
+  std::map<std::string, size_t> makers_;
+};
+
+/// Of the older exporter, of which contiguous() leaves no trace. The newer one's file has the call,
+/// and is refused.
+std::string note_of_strides(const std::vector<FlatNode>& nodes) {
+  const Strided strided(nodes);
+  std::vector<std::string> found;
+  for (const FlatNode& node : nodes) {
+    if (node.proto.op_type() != "Gather") continue;
+    const std::optional<FxCall> call = fx_call_of(node.proto);
+    if (call ? call->target != "aten.as_strided" : !strided.has_places(node.proto)) continue;
+    const FlatNode* view = strided.view_below(node.proto);
+    if (view == nullptr) continue;
+    SR_REQUIRE(!call, unsupported, node.label, ": as_strided() reads the memory below ",
+               view->label,
+               ", a view, and the exporter writes it as if that were contiguous; call ",
+               "contiguous() before it or use unfold(), and export with optimize=False");
+    found.push_back(node.proto.name());
+  }
+  if (found.empty()) return "";
+  return str(listed(found, 4), found.size() == 1 ? " takes" : " take",
+             " elements of a view by their places, as as_strided() and take() do; of the former "
+             "this exporter writes others than PyTorch reads, unless contiguous() was called "
+             "before it");
+}
+
 /// Signs of detach(), of which the older exporter leaves no trace.
 std::vector<std::string> signs_of_detach(const std::vector<FlatNode>& nodes) {
   std::map<std::string, std::pair<std::string, std::string>> differences;  // a - b by its name
@@ -270,9 +476,11 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
                   [&](const std::string& name) { return weights.by_name.at(name).trainable; }) &&
       std::none_of(model.proto.graph().node().begin(), model.proto.graph().node().end(),
                    [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
-  for (std::string note : {note_of_functions(nodes), note_of_followers(weights),
-                           weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
-                           older ? note_of_older(nodes, unsure) : std::string()}) {
+  for (std::string note :
+       {note_of_functions(nodes), note_of_followers(weights),
+        weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
+        note_of_tied_scores(nodes, weights), note_of_rounding(nodes), note_of_strides(nodes),
+        older ? note_of_older(nodes, unsure) : std::string()}) {
     if (!note.empty()) out.push_back(std::move(note));
   }
   return out;

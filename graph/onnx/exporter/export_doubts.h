@@ -1,5 +1,6 @@
 // What an export of PyTorch's does not tell, but shows signs of: custom gradients, copies that were
-// not trained, buffers and detached values among what the older exporter writes.
+// not trained, buffers and detached values among what the older exporter writes; and where
+// PyTorch's own numbers are others for want of rounding or of an order.
 #pragma once
 
 #include "graph/onnx/flatten.h"
@@ -8,7 +9,8 @@
 
 namespace shardrun::importer {
 
-/// A note for each kind, with the way out. `unsure`: what trains though it need not be a parameter.
+/// A note for each kind, with the way out. Throws unsupported for an as_strided() of a view, which
+/// the newer exporter writes wrongly. `unsure`: what trains though it need not be a parameter.
 std::vector<std::string> export_doubts(const ModelFile& model, const std::vector<FlatNode>& nodes,
                                        const Weights& weights,
                                        const std::vector<std::string>& unsure);

@@ -91,12 +91,13 @@ bool is_traced(const std::string& name) {
 }
 
 bool moves_only(const std::string& name) {
-  static const std::set<std::string> ops = {
-      "alias",   "chunk",     "clone",   "contiguous", "detach",       "embedding",   "expand",
-      "flatten", "gather",    "getitem", "index",      "index_select", "permute",     "reshape",
-      "select",  "slice",     "split",   "_to_copy",   "squeeze",      "t",           "transpose",
-      "unbind",  "unsqueeze", "val",     "view",       "unsafe_view",  "_unsafe_view"};
-  return !is_traced(name) || ops.count(op_of(name)) > 0;
+  static const std::set<std::string> ops = words_of(
+      "alias chunk clone contiguous detach embedding expand flatten gather getitem index "
+      "index_select narrow permute reshape select slice split split_with_sizes _to_copy squeeze t "
+      "transpose unbind unsqueeze val view view_as view_as_complex view_as_real unsafe_view "
+      "_unsafe_view unsafe_chunk "
+      "unsafe_split unsafe_split_with_sizes");
+  return ops.count(op_of(name.substr(0, name.find('.')))) > 0;
 }
 
 bool reshapes_only(const std::string& name) {
@@ -105,11 +106,23 @@ bool reshapes_only(const std::string& name) {
   return ops.count(op_of(name)) > 0;
 }
 
-bool computes(const std::string& name) {
-  static const std::set<std::string> ops = {
-      "sin",      "cos",  "exp",     "log", "neg",    "pow", "sqrt",   "rsqrt",     "sigmoid",
-      "softplus", "tanh", "softmax", "mm",  "matmul", "div", "einsum", "reciprocal"};
-  return ops.count(op_of(name)) > 0;
+bool some_compute(const std::vector<std::string>& steps) {
+  static const std::set<std::string> makers = words_of(
+      "arange constant empty eye fill full full_like lift_fresh_copy lifted_tensor "
+      "new_full new_ones new_zeros ones ones_like scalar_tensor scalar_tensor_default sym_size "
+      "sym_size_int tensor_constant _tensor_constant zeros zeros_like");
+  static const std::set<std::string> of_positions = words_of(
+      "abs add bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cumsum eq "
+      "floor_divide ge gt le logical_and logical_not logical_or logical_xor lt masked_fill "
+      "maximum minimum mul ne remainder rsub sub to where");
+  static const std::set<std::string> lookups = {"embedding", "gather", "index", "index_select"};
+  const bool looks_up = std::any_of(steps.begin(), steps.end(), [](const std::string& step) {
+    return lookups.count(op_of(step)) > 0;
+  });
+  return std::any_of(steps.begin(), steps.end(), [&](const std::string& step) {
+    return !moves_only(step) && makers.count(op_of(step)) == 0 &&
+           !(looks_up && of_positions.count(op_of(step)) > 0);
+  });
 }
 
 bool reads_variable(const std::string& name) {

@@ -35,14 +35,17 @@ std::string op_of(const std::string& name);
 bool is_traced(const std::string& name);
 
 /// Ops that take or move a weight's numbers, so that training the result is training the weight.
-/// "val_12" is the exporter's own step, such as a Linear's transposition.
+/// "val_12" is the exporter's own step, such as a Linear's transposition; "val_12.h.0.weight" is
+/// one of several weights that had been merged in it.
 bool moves_only(const std::string& name);
 
 /// Of these, ops that keep all numbers in their order.
 bool reshapes_only(const std::string& name);
 
-/// Ops of numbers, never of indices.
-bool computes(const std::string& name);
+/// Of all that a tensor was computed from, do some of these steps compute rather than move numbers?
+/// Sums and comparisons may be of positions, where a look-up with them follows:
+/// W[arange(12) + 2].
+bool some_compute(const std::vector<std::string>& steps);
 
 /// A variable of TensorFlow, as tf2onnx names it: "model/dense/Cast/ReadVariableOp:0".
 bool reads_variable(const std::string& name);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <set>
+#include <map>
 
 #include "graph/onnx/lower/lowering.h"
 
@@ -153,12 +153,56 @@ bool has_infinity(const StoredTensor& tensor) {
   return false;
 }
 
+namespace {
+
+/// Are more than chance makes equal? Of `n` numbers of a random tensor, one in so many sampled.
+bool more_than_chance(size_t equal, size_t n, uint64_t sampled) {
+  constexpr double kPairs = 1 << 25;  // one in as many pairs of f32 is equal
+  constexpr double kNever = 5e-4;     // pairs, of which none is taken for chance
+  const auto numbers = static_cast<double>(n);
+  const double chance = numbers * numbers * static_cast<double>(sampled) / kPairs;
+  return static_cast<double>(equal) > (chance < kNever ? 0 : 4 * chance + 3);
+}
+
+}  // namespace
+
 bool repeats_itself(const StoredTensor& tensor) {
   if (size_of(tensor.stored) < 4 || tensor.count() > kFoldLimit) return false;
   const Tensor x = tensor.load();
-  std::set<double> distinct;
-  for (int64_t i = 0; i < x.count(); ++i) distinct.insert(x.at(i));
-  return static_cast<int64_t>(distinct.size()) * 10 < x.count() * 9;
+  std::map<double, int64_t> times;
+  for (int64_t i = 0; i < x.count(); ++i) ++times[x.at(i)];
+  const auto repeated = std::count_if(times.begin(), times.end(), [](const auto& number) {
+    return number.first != 0 && number.second > 1;
+  });
+  return static_cast<int64_t>(times.size()) * 10 < x.count() * 9 ||
+         more_than_chance(static_cast<size_t>(repeated), static_cast<size_t>(x.count()), 1);
+}
+
+bool have_common_numbers(const std::vector<const StoredTensor*>& parts) {
+  int64_t total = 0;
+  for (const StoredTensor* part : parts) total += part->count();
+  const uint64_t sampled = static_cast<uint64_t>(total / kFoldLimit) + 1;  // one number of as many
+  std::vector<uint64_t> keys;
+  for (const StoredTensor* part : parts) {
+    if (is_uniform(*part)) continue;
+    const Contents contents(*part);
+    const auto width = static_cast<size_t>(size_of(part->stored));
+    const size_t length = width > 2 ? width : sizeof(uint64_t);
+    const size_t bytes = static_cast<size_t>(part->count()) * width;
+    std::vector<uint64_t> own;
+    for (size_t i = 0; i + length <= bytes; i += width) {
+      uint64_t key = 0;
+      std::memcpy(&key, contents.bytes() + i, length);
+      if (key * 0x9E3779B97F4A7C15u % sampled == 0) own.push_back(key);
+    }
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+    keys.insert(keys.end(), own.begin(), own.end());
+  }
+  std::sort(keys.begin(), keys.end());
+  size_t common = 0;
+  for (size_t i = 1; i < keys.size(); ++i) common += keys[i] == keys[i - 1];
+  return more_than_chance(common, keys.size(), sampled);
 }
 
 bool is_normalised(const StoredTensor& tensor) {

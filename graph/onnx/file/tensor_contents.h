@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "graph/onnx/file/model_file.h"
 
@@ -36,9 +37,15 @@ bool has_infinity(const StoredTensor& tensor);
 /// image). Rows of zeros are those of a padding or a class.
 bool is_sinusoid(const StoredTensor& tensor);
 
-/// Are more than a tenth of the numbers there already? Then the tensor is a table's rows repeated
-/// rather than a part of it. Of 16-bit numbers too few exist to say.
+/// Are more than a tenth of the numbers there already, or more numbers twice than chance has it?
+/// Then the tensor is a table's rows repeated rather than a part of it. Of 16-bit numbers too few
+/// exist to say.
 bool repeats_itself(const StoredTensor& tensor);
+
+/// Do parts of one tensor overlap? By their numbers: more than chance repeats are in two of them.
+/// Nothing shows of a part of equal numbers. Of 16-bit numbers, of which few exist, four in a row
+/// have to be the same.
+bool have_common_numbers(const std::vector<const StoredTensor*>& parts);
 
 /// Has every row along dim 0 a mean of 0 and a variance of 1? So has what was made of a weight by a
 /// normalisation (weight standardisation), and nothing that training begins with.

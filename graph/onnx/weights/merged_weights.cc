@@ -69,6 +69,43 @@ std::string identity(const Deciding& d, const std::string& name) {
   return sources.size() == 1 ? sources[0] : name;
 }
 
+/// Ties what the exporter computed from one parameter and holds the same numbers, as W[None] and
+/// W.view(-1) do. Refuses parts that overlap, as W[:8] and W[:4] do: each would be trained for
+/// itself.
+void tie_or_refuse_parts(Deciding& d) {
+  std::map<std::string, std::vector<std::string>> parts;  // by what they were computed from
+  for (const std::string& name : d.out.order) {
+    const Weight& w = d.out.by_name[name];
+    if (!w.is_parameter || !w.trainable || !w.tied_to.empty() || w.tensor.count() == 0 ||
+        d.patterns.train.first_in(name) != nullptr || d.patterns.freeze.first_in(name) != nullptr)
+      continue;
+    for (const std::string& source : d.own_sources(name)) parts[source].push_back(name);
+  }
+  for (auto& [source, names] : parts) {
+    for (size_t i = 0; i < names.size(); ++i) {
+      for (size_t j = i + 1; j < names.size();) {
+        const StoredTensor &a = d.out.by_name[names[i]].tensor, &b = d.out.by_name[names[j]].tensor;
+        SR_REQUIRE(d.model.budget->spend(kComparison), unsupported,
+                   "too many of its initialisers, ", names.size(),
+                   ", were computed by the exporter from '", source,
+                   "' to find which are the same; export with optimize=False");
+        if (!equal_contents(a, b) || is_uniform(a)) {
+          ++j;
+          continue;
+        }
+        tie(d, names[j], names[i], false, "both of them computed from one weight by the exporter");
+        names.erase(names.begin() + static_cast<std::ptrdiff_t>(j));
+      }
+    }
+    std::vector<const StoredTensor*> tensors;
+    for (const std::string& name : names) tensors.push_back(&d.out.by_name[name].tensor);
+    SR_REQUIRE(!have_common_numbers(tensors), invalid_input, listed(names),
+               " were computed by the exporter from '", source,
+               "' and have numbers in common: they would train apart; export with "
+               "torch.onnx.export(…, dynamo=True, optimize=False)");
+  }
+}
+
 }  // namespace
 
 void split_identities(Deciding& d) {
@@ -213,6 +250,7 @@ void find_ties(Deciding& d) {
       }
     }
   }
+  if (d.options.training) tie_or_refuse_parts(d);
 }
 
 }  // namespace shardrun::importer

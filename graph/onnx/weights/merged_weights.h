@@ -18,7 +18,8 @@ void refuse_or_split_merged(Deciding& d);
 /// decay leaves alone. `reached`: what the gradient of the loss reaches.
 void unfold_vectors(Deciding& d, std::set<std::string>& reached);
 
-/// Ties a copy of a weight, perhaps transposed, to the weight.
+/// Ties a copy of a weight, perhaps transposed, to the weight. Throws invalid_input where several
+/// initialisers were computed from one weight and share numbers of it.
 void find_ties(Deciding& d);
 
 }  // namespace shardrun::importer

@@ -2,6 +2,7 @@
 #include "graph/onnx/weights/weight_roles.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "graph/onnx/exporter/export_doubts.h"
 #include "graph/onnx/exporter/export_signature.h"
@@ -121,6 +122,11 @@ void doubt(Deciding& d, Weight& w, const std::string& name, bool chosen) {
       })) {
     return not_a_weight("computed by the exporter from a " + kind_of(own[0]));
   }
+  std::vector<std::string> steps = {name};
+  std::copy_if(sources.begin(), sources.end(), std::back_inserter(steps), [&](const auto& source) {
+    return d.made.count(source) == 0 &&  // of what nodes make, the shape alone is known
+           std::find(own.begin(), own.end(), source) == own.end();
+  });
   const bool transposed = sources.size() == 1 && moves_only(name) && w.tensor.count() > 1;
   if (transposed) return;           // nearly always a Linear's weight, which find_ties looks at
   if (!d.options.training) return;  // all numbers are the file's: none trains apart from another
@@ -136,8 +142,7 @@ void doubt(Deciding& d, Weight& w, const std::string& name, bool chosen) {
           name, "' or --freeze '", name, "'");
   SR_REQUIRE(weight || chosen, invalid_input, start,
              ", and the file does not say whether that is a parameter or a buffer; ", way);
-  SR_REQUIRE(chosen || (moves_only(name) && !is_normalised(w.tensor) &&
-                        std::none_of(sources.begin(), sources.end(), computes)),
+  SR_REQUIRE(chosen || (moves_only(name) && !is_normalised(w.tensor) && !some_compute(steps)),
              invalid_input, start, " by arithmetic, which would no longer be trained through; ",
              way);
   for (const std::string& other : own) {

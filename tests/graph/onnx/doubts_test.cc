@@ -319,5 +319,85 @@ TEST_F(OnnxDoubts, WhatNoGradientReachesIsReportedWithWhatStopsIt) {
   EXPECT_TRUE(report.unreached.empty());
 }
 
+/// A router whose weight begins so, with a bias of equal numbers for the choice.
+ModelBuilder router(float first, float second, const char* between) {
+  ModelBuilder b = pytorch();
+  b.floats("router.gate.weight", {3, 2}, {first, second, second, second, second, second});
+  b.floats("expert_bias", {3}, {0.5F, 0.5F, 0.5F});
+  b.ints("k", {2});
+  test::set_ints(b.node("Transpose", {"router.gate.weight"}, {"turned"}), "perm", {1, 0});
+  b.node("MatMul", {"x", "turned"}, {"h"});
+  b.node(between, {"h"}, {"scores"});
+  b.node("Add", {"scores", "expert_bias"}, {"chosen_by"});
+  b.node("TopK", {"chosen_by", "k"}, {"values", "places"});
+  b.output("values");
+  return b;
+}
+
+TEST_F(OnnxDoubts, ARouterOfZerosIsNotedAsItsScoresAreEqual) {
+  const std::string note = "among equal scores while 'router.gate.weight' is zero";
+  import(router(0, 0, "Sigmoid"));
+  EXPECT_EQ(notes(note), 1);
+  import(router(0, 1, "Sigmoid"));
+  EXPECT_EQ(notes(note), 0);
+  import(router(1, 1, "Sigmoid"));  // equal for now, but not at zero
+  EXPECT_EQ(notes(note), 0);
+}
+
+TEST_F(OnnxDoubts, CastsTo16BitsAreNotedAsTheyDoNotRound) {
+  for (const int type : {::onnx::TensorProto::FLOAT16, ::onnx::TensorProto::BFLOAT16,
+                         ::onnx::TensorProto::FLOAT, ::onnx::TensorProto::INT64}) {
+    ModelBuilder b = pytorch();
+    b.floats("a.weight", {2, 2}, numbers(4));
+    b.node("MatMul", {"x", "a.weight"}, {"h"});
+    test::set_int(b.node("Cast", {"h"}, {"narrow"}), "to", type);
+    test::set_int(b.node("Cast", {"narrow"}, {"y"}), "to", ::onnx::TensorProto::FLOAT);
+    b.output("y");
+    import(b);
+    const bool narrow =
+        type == ::onnx::TensorProto::FLOAT16 || type == ::onnx::TensorProto::BFLOAT16;
+    EXPECT_EQ(notes("to 16-bit floats, which are f32 here"), narrow ? 1 : 0);
+  }
+}
+
+/// as_strided() of the transpose of x w, and what is called in between.
+ModelBuilder strided(const std::string& clone, bool newer) {
+  ModelBuilder b = pytorch();
+  b.floats("w", {2, 2}, numbers(4));
+  b.ints("flat", {-1});
+  b.node("MatMul", {"x", "w"}, {"h"});
+  test::set_ints(b.node("Transpose", {"h"}, {"turned"}), "perm", {1, 0});
+  auto& copy = b.node("Identity", {"turned"}, {"clone"});
+  b.node("Reshape", {"clone", "flat"}, {"all"});
+  auto* places = b.node("Constant", {}, {"places"}).add_attribute();
+  places->set_name("value");
+  places->set_type(::onnx::AttributeProto::TENSOR);
+  places->mutable_t()->set_data_type(test::kInt64);
+  for (int64_t at : {0, 1, 1, 2}) places->mutable_t()->add_int64_data(at);
+  for (int64_t dim : {2, 2}) places->mutable_t()->add_dims(dim);
+  auto& gather = b.node("Gather", {"all", "places"}, {"y"});
+  b.output("y");
+  if (newer) {
+    test::add_metadata(&copy, "pkg.torch.onnx.fx_node",
+                       "%clone : [num_users=1] = call_function[target=torch.ops.aten.clone.default]"
+                       "(args = (%turned,), kwargs = {" +
+                           clone + "})");
+    test::add_metadata(
+        &gather, "pkg.torch.onnx.fx_node",
+        "%y : [num_users=1] = call_function[target=torch.ops.aten.as_strided.default]"
+        "(args = (%clone, [2, 2], [1, 1]), kwargs = {})");
+  }
+  return b;
+}
+
+TEST_F(OnnxDoubts, AsStridedOfAViewIsRefusedOrNoted) {
+  const std::string why = refusal(strided("", true));
+  EXPECT_NE(why.find("as_strided() reads the memory below"), std::string::npos) << why;
+  import(strided("memory_format: torch.contiguous_format", true));
+  EXPECT_EQ(notes("as_strided()"), 0);
+  import(strided("", false));
+  EXPECT_EQ(notes("as as_strided() and take() do"), 1);
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -368,6 +368,87 @@ TEST_F(OnnxImportWeights, TheSignatureSaysWhatAFoldedTensorWasComputedFrom) {
   }
 }
 
+/// x plus what an optimiser computed ahead from the parameter 'w': name, shape, numbers, and the
+/// other names that the file gives for what each was computed from.
+struct Folded {
+  std::string name;
+  Shape shape;
+  std::vector<float> numbers;
+  std::string steps;
+};
+ModelBuilder with_folded(const std::vector<Folded>& parts) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {1, 4, 3});
+  b.node("Neg", {"x"}, {"amin"});
+  std::string at = "amin";
+  for (const Folded& part : parts) {
+    auto& stored = b.floats(part.name, part.shape, part.numbers);
+    add_metadata(&stored, "pkg.onnxscript.optimizer.folded_from",
+                 part.steps.empty() ? "['w']" : "['w', " + part.steps + "]");
+    b.node("Add", {at, part.name}, {"plus_" + part.name});
+    at = "plus_" + part.name;
+  }
+  b.output(at);
+  add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+               "\n# inputs\np_w: PARAMETER target='w'\nx: USER_INPUT\n\n# outputs\ny: "
+               "USER_OUTPUT\n");
+  return b;
+}
+
+/// `count` numbers of a weight from the one at `begin` on.
+std::vector<float> drawn(int begin, int count) {
+  std::vector<float> out;
+  for (int i = begin; i < begin + count; ++i) out.push_back(0.37F * static_cast<float>(i) - 1.3F);
+  return out;
+}
+
+TEST_F(OnnxImportWeights, WhatWasComputedFromAWeightBeforeItWasMovedIsNotTrained) {
+  const auto why = [&](const std::string& name, const std::string& steps) {
+    return refusal(with_folded({{name, {4, 3}, drawn(0, 12), steps}}));
+  };
+  const auto imported = [&](const std::string& name, const std::string& steps) {
+    import(with_folded({{ name, {4, 3}, drawn(0, 12), steps }}));
+    return report.parameters.size() == 1;
+  };
+  const std::string computed = "from 'w' by arithmetic";
+  for (const char* name : {"relu", "elu", "leaky_relu_1", "erf", "linear_1", "pad", "dot", "amax"})
+    EXPECT_NE(why(name, "").find(computed), std::string::npos) << name;
+  for (const char* steps : {"'silu', 'permute', 'val_2'", "'mul', 'scalar_tensor_default', 'val_2'",
+                            "'cumsum', 'val_2'", "'flip', 'val_2'"})
+    EXPECT_NE(why("unsqueeze", steps).find(computed), std::string::npos) << steps;
+  EXPECT_TRUE(imported("permute", "'unsqueeze', 'clone', 'val_2'"));
+  EXPECT_TRUE(imported("embedding", "'arange', 'add', 'scalar_tensor_default'"));  // w[arange + 2]
+  EXPECT_TRUE(imported("val_3.h.0.weight", ""));      // one of several that were merged
+  EXPECT_TRUE(imported("val_3", "'amin', 'val_2'"));  // the shape of what a node makes
+}
+
+TEST_F(OnnxImportWeights, PartsOfOneWeightThatOverlapAreRefused) {
+  const auto two = [](const Shape& a, std::vector<float> first, const Shape& b,
+                      std::vector<float> second) {
+    return with_folded({{"slice_1", a, std::move(first), "'val_2'"},
+                        {"slice_3", b, std::move(second), "'val_4'"}});
+  };
+  const std::string why = refusal(two({4, 3}, drawn(0, 12), {2, 1, 3}, drawn(6, 6)));
+  EXPECT_NE(why.find("'slice_1', 'slice_3' were computed by the exporter from 'w' and have "
+                     "numbers in common: they would train apart"),
+            std::string::npos)
+      << why;
+  import(two({4, 3}, drawn(0, 12), {4, 3}, drawn(12, 12)));
+  EXPECT_EQ(report.parameters.size(), 2u);
+  import(two({4, 3}, drawn(0, 12), {1, 4, 3}, drawn(0, 12)));
+  EXPECT_EQ(report.parameters.size(), 1u);
+  EXPECT_TRUE(noted("'slice_3' is tied to 'slice_1'"));
+}
+
+TEST_F(OnnxImportWeights, ATableWithOneRowTwiceIsRefused) {
+  std::vector<float> rows = drawn(0, 123);  // w[[0, 1, … 40, 40]]
+  EXPECT_EQ(refusal(with_folded({{"index", {41, 1, 3}, rows, "'val_2'"}})), "");
+  for (int i = 0; i < 3; ++i) rows.push_back(rows[static_cast<size_t>(120 + i)]);
+  EXPECT_NE(refusal(with_folded({{"index", {42, 1, 3}, rows, "'val_2'"}})).find("repeats its"),
+            std::string::npos);
+}
+
 /// Two layer norms that share one vector of ones.
 ModelBuilder merged_model(bool optimised, bool identity) {
   ModelBuilder b;
