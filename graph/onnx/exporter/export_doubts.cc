@@ -33,13 +33,24 @@ std::set<std::string> applied_in(const std::string& code) {
 }
 
 std::string note_of_functions(const std::vector<FlatNode>& nodes) {
-  std::set<std::string> functions;
-  for (const FlatNode& node : nodes) functions.merge(custom_functions(node.proto));
-  if (functions.empty()) return "";
-  return str("the export has the forward() of the custom functions ",
-             listed({functions.begin(), functions.end()}),
-             ", not their backward(): gradients are those of what forward() computes; a "
-             "straight-through estimator is exported as x + (f(x) - x).detach()");
+  std::set<std::string> functions, calls;
+  for (const FlatNode& node : nodes) {
+    CustomFunctions of_node = custom_functions(node.proto);
+    functions.merge(of_node.applied);
+    if (!of_node.call.empty()) calls.insert(of_node.call);
+  }
+  const std::string rest =
+      ": gradients are those of what forward() computes; a straight-through estimator is exported "
+      "as x + (f(x) - x).detach()";
+  if (!functions.empty()) {
+    return str("the export has the forward() of the custom functions ",
+               listed({functions.begin(), functions.end()}), ", not their backward()", rest);
+  }
+  if (calls.empty()) return "";
+  return str(listed({calls.begin(), calls.end()}, 4), calls.size() == 1 ? " calls" : " call",
+             " a forward() of no module in the export; if it is a custom function's, its "
+             "backward() is not there",
+             rest);
 }
 
 /// The modules in "target_encoder.layer.0": all that hold it, itself included.
@@ -447,21 +458,35 @@ bool named_like_a_layers(const std::string& name) {
   return names.count(last) > 0;
 }
 
-std::set<std::string> custom_functions(const ::onnx::NodeProto& node) {
-  std::set<std::string> out;
+CustomFunctions custom_functions(const ::onnx::NodeProto& node) {
+  CustomFunctions out;
+  std::string trace;
+  size_t modules = 0, calls = 0;  // of forward(), but for those that name a function
   for (const auto& entry : node.metadata_props()) {
-    if (entry.key() != "pkg.torch.onnx.stack_trace") continue;
-    std::istringstream lines(entry.value());
-    std::set<std::string> applied;  // by the frame before
-    for (std::string line; std::getline(lines, line);) {
-      line = trimmed(line);
-      if (line.starts_with("File \"")) {
-        if (line.ends_with(", in forward")) out.insert(applied.begin(), applied.end());
-      } else {
-        applied = applied_in(line);
-      }
+    if (entry.key() == "pkg.torch.onnx.stack_trace") trace = entry.value();
+    if (entry.key() == "pkg.torch.onnx.name_scopes") {
+      const size_t scopes = quoted_names(entry.value()).size();  // the last is the op
+      modules = std::max<size_t>(scopes, 1) - 1;
     }
   }
+  std::istringstream lines(trace);
+  std::string call;  // the line of the frame before
+  for (std::string line; std::getline(lines, line);) {
+    line = trimmed(line);
+    if (!line.starts_with("File \"")) {
+      call = line;
+      continue;
+    }
+    if (!line.ends_with(", in forward")) continue;
+    const std::set<std::string> applied = applied_in(call);
+    out.applied.insert(applied.begin(), applied.end());
+    const bool is_super = call.find("forward(") != std::string::npos;  // super().forward(x)
+    if (!applied.empty() || is_super) continue;
+    ++calls;
+    const bool is_librarys = line.find("-packages/") != std::string::npos;
+    out.call = is_librarys ? "" : call;  // nn.CrossEntropyLoss()(x, y), say
+  }
+  if (!out.applied.empty() || modules == 0 || calls <= modules) out.call.clear();
   return out;
 }
 

@@ -19,7 +19,14 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
 bool named_like_a_layers(const std::string& name);
 
 /// The custom torch.autograd.Functions whose forward() made a node, by the stack trace in its
-/// metadata: {"Round.apply"}.
-std::set<std::string> custom_functions(const ::onnx::NodeProto& node);
+/// metadata.
+struct CustomFunctions {
+  std::set<std::string> applied;  // "Round.apply"
+  /// "h = f(h)", the call of a forward() that is no module's of the model and of no installed
+  /// package: mostly of a function under another name, f = Round.apply, or of a module that
+  /// forward() made. "": none.
+  std::string call;
+};
+CustomFunctions custom_functions(const ::onnx::NodeProto& node);
 
 }  // namespace shardrun::importer

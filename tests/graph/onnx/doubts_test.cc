@@ -43,7 +43,7 @@ TEST(CustomFunctions, AreThoseThatAStackTraceAppliesAndThenIsInForward) {
   auto functions = [](const std::string& trace) {
     ::onnx::NodeProto node;
     test::add_metadata(&node, "pkg.torch.onnx.stack_trace", trace);
-    return importer::custom_functions(node);
+    return importer::custom_functions(node).applied;
   };
   const std::string frame = "  File \"model.py\", line 7, in ";
   EXPECT_EQ(functions(frame + "forward\n    h = quant.Round.apply(h)\n" + frame +
@@ -61,6 +61,34 @@ TEST(CustomFunctions, AreThoseThatAStackTraceAppliesAndThenIsInForward) {
     EXPECT_TRUE(functions(text).empty()) << text;
 }
 
+TEST(CustomFunctions, MayHaveAnotherNameWhereMoreThanTheModulesAreInForward) {
+  auto call = [](const std::string& scopes, const std::string& trace) {
+    ::onnx::NodeProto node;
+    test::add_metadata(&node, "pkg.torch.onnx.name_scopes", scopes);
+    test::add_metadata(&node, "pkg.torch.onnx.stack_trace", trace);
+    return importer::custom_functions(node).call;
+  };
+  const std::string frame = "  File \"model.py\", line 7, in ";
+  const std::string torch = "  File \"site-packages/torch/nn/modules/loss.py\", line 7, in ";
+  const std::string in_root = frame + "forward\n    h = f(self.layer(h))\n";
+  EXPECT_EQ(call("['', 'neg']", in_root + frame + "forward\n    return -x"),
+            "h = f(self.layer(h))");
+  EXPECT_EQ(call("['', 'layers', 'layers.0', 'neg']",
+                 frame + "forward\n    self.layers(h)\n" + torch +
+                     "forward\n    input = module(input)\n" + frame + "forward\n    h = f(h)\n" +
+                     frame + "forward\n    return -x"),
+            "h = f(h)");
+  EXPECT_EQ(call("['', 'layer', 'linear']", in_root + torch + "forward\n    F.linear(x)"), "");
+  EXPECT_EQ(call("['', 'cross_entropy_loss']",  // of a module that forward() makes
+                 in_root + torch + "forward\n    return F.cross_entropy(x, y)"),
+            "");
+  EXPECT_EQ(call("['', 'neg']",
+                 frame + "forward\n    super().forward(h)\n" + frame + "forward\n    return -x"),
+            "");
+  EXPECT_EQ(call("['', 'neg']", in_root + frame + "helper\n    return -x"), "");
+  EXPECT_EQ(call("", in_root + frame + "forward\n    return -x"), "");
+}
+
 TEST_F(OnnxDoubts, CustomFunctionsAreNoted) {
   ModelBuilder b = pytorch();
   b.floats("a.weight", {2, 2}, numbers(4));
@@ -71,6 +99,20 @@ TEST_F(OnnxDoubts, CustomFunctionsAreNoted) {
   b.output("y");
   import(b);
   EXPECT_EQ(notes("the forward() of the custom functions 'Scale.apply', not their backward()"), 1);
+}
+
+TEST_F(OnnxDoubts, CallsThatMayBeOfCustomFunctionsAreNoted) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.node("MatMul", {"x", "a.weight"}, {"h"});
+  ::onnx::NodeProto& node = b.node("Neg", {"h"}, {"y"});
+  test::add_metadata(&node, "pkg.torch.onnx.name_scopes", "['', 'neg']");
+  test::add_metadata(&node, "pkg.torch.onnx.stack_trace",
+                     "File \"m.py\", line 1, in forward\n    reverse(h)\n  File \"m.py\", "
+                     "line 5, in forward\n    return -x");
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("'reverse(h)' calls a forward() of no module in the export"), 1);
 }
 
 /// Two towers: what the second is called, and whether it began as the first.
