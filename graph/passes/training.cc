@@ -134,11 +134,17 @@ std::string attach_loss(Graph& graph, std::optional<LossKind> kind) {
   }
   const std::string lacking = kind ? "" : why_no_loss(graph);
   SR_REQUIRE(lacking.empty(), invalid_input, lacking);
+  // Of images PyTorch has the classes in dim 1.
+  const std::string classes =
+      type.shape.size() > 2 && !looks_like_language_model(graph)
+          ? str(", over the last dim of ", type,
+                "; where classes are another dim, have forward() return the loss")
+          : "";
   attach_cross_entropy(graph);
   const ValueId logits = logits_of(graph);
   return "loss: cross-entropy of '" + graph.value(logits).name + "' against the target" +
          (logits != first ? " (the logits of the softmax that the model ends in)" : "") +
-         (kind ? "" : " (assumed: the inputs are tokens)");
+         (kind ? "" : " (assumed: the inputs are tokens)") + classes;
 }
 
 namespace {
