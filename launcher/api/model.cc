@@ -306,6 +306,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   if (impl.options.keep_outputs) impl.outputs = report.outputs;
   TrainingStepOptions options;
   options.loss = loss_of(impl.options);
+  if (!report.outputs.empty()) options.first_output = report.outputs[0];
   options.optimizer = optimizer_options(impl.options);
   options.bf16 = parse_compute_type(impl.options.dtype) == DType::bf16;
   options.cut_keys = impl.options.cut_keys;

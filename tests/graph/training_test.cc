@@ -85,6 +85,8 @@ TEST(AttachLoss, CrossEntropySaysWhereItTakesTheClassesOfImages) {
         samples = logits_model(false, {2, 8});
   expect_mentions(attach_loss(images, LossKind::cross_entropy),
                   {"over the last dim of f32[2, 4, 8, 8]", "have forward() return the loss"});
+  Graph named = logits_model();
+  expect_mentions(attach_loss(named, LossKind::cross_entropy, "logits"), {"of 'logits' against"});
   for (Graph* other : {&tokens, &samples})
     EXPECT_EQ(attach_loss(*other, LossKind::cross_entropy).find("last dim"), std::string::npos);
 }
