@@ -67,6 +67,7 @@ Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
     why = str("--memory ", wanted, " is of a rank's whole process, which takes ", process,
               " besides its arena");
     SR_REQUIRE(wanted > process, out_of_memory, why, "; give more", unit_forgotten(wanted));
+    why += " (a limit that will do is that and what a plan needs)";
     wanted -= process;
   }
   if (request.arena_bytes > 0 && (wanted == 0 || request.arena_bytes < wanted)) {

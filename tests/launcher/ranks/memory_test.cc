@@ -133,7 +133,9 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
       << describe(unit);
   const Outcome little = at_.shardrun(job_ + " --memory 82MiB");
   EXPECT_EQ(little.status, 2) << describe(little);
-  for (const char* text : {"--memory 85983232 is of a rank's whole process", "the limit is "})
+  for (const char* text :
+       {"--memory 85983232 is of a rank's whole process", "the limit is ",
+        " besides its arena (a limit that will do is that and what a plan needs): "})
     EXPECT_NE(message(little).find(text), std::string::npos) << text << describe(little);
 }
 
