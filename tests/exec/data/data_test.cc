@@ -375,6 +375,28 @@ TEST_F(DataTest, ArraysStoredInAnotherWayAreRefusedWithWhatToDo) {
   }
 }
 
+TEST_F(DataTest, WhatIsForImagesIsRefusedByItsOption) {
+  const std::string rows = write("v.npy", npy("<f4", "(4, 3)", std::string(48, '\0')));
+  const std::vector<BatchField> fields{field("v", DType::f32, {2, 3})};
+  const auto refused = [&](const DataOptions& options) {
+    try {
+      open_data("npy:" + rows, fields, options);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("(read)");
+  };
+  DataOptions augment, normalise;
+  augment.augment = "flip";
+  normalise.normalise = "data";
+  const std::string images =
+      " is for floating images [samples, channels, height, width]; the model "
+      "takes 'v' f32[2, 3]";
+  EXPECT_EQ(refused(augment), "--data npy:" + rows + ": --augment 'flip'" + images);
+  EXPECT_EQ(refused(normalise), "--data npy:" + rows + ": --normalise 'data'" + images +
+                                    "; matrices are normalised by rows");
+}
+
 TEST_F(DataTest, ArchivesMayHoldWhatNobodyAsksFor) {
   const auto one = std::vector{field("v", DType::f32, {1})};
   const std::string v = npy("<f4", "(2,)", bytes_of<float>({1, 2}));
