@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <iomanip>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -525,13 +526,17 @@ class Planning {
   [[noreturn]] void refuse() const {
     if (smallest_) report_.least_bytes = smallest_->plan.bytes;
     const std::string what = str("model '", graph_.name, "' on mesh ", mesh_.to_string(), ": "),
-                      held = str(" (what persists alone comes to ", held_bytes_,
+                      held = str("what persists alone comes to ", held_bytes_,
                                  " at least); allow more memory, ");
+    const auto mib = [](int64_t bytes) {
+      return str(std::fixed, std::setprecision(2), static_cast<double>(bytes) / (1 << 20));
+    };
     SR_REQUIRE(smallest_, out_of_memory, what, "the search ended after ", options_.solve_seconds,
-               " s without a plan that fits; the limit is ", options_.memory_limit, " bytes a rank",
-               held, "or a longer search with --plan-seconds");
+               " s without a plan that fits; the limit is ", options_.memory_limit,
+               " bytes a rank (", held, "or a longer search with --plan-seconds");
     fail(ErrorKind::out_of_memory, what, "a plan that is sure to be found needs ",
-         smallest_->plan.bytes, " bytes a rank, the limit is ", options_.memory_limit, held,
+         smallest_->plan.bytes, " bytes a rank, the limit is ", options_.memory_limit, " (",
+         mib(smallest_->plan.bytes), " MiB of ", mib(options_.memory_limit), "; ", held,
          "use more ranks or a smaller batch");
   }
 

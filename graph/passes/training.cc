@@ -114,7 +114,7 @@ std::string why_no_loss(const Graph& graph) {
           : "say --loss cross-entropy or --loss mse");
 }
 
-std::string attach_loss(Graph& graph, std::optional<LossKind> kind) {
+std::string attach_loss(Graph& graph, std::optional<LossKind> kind, const std::string& name) {
   SR_REQUIRE(!graph.outputs.empty(), invalid_input, "the model has no output");
   if (!kind && graph.loss != kNoValue) return "";
   const ValueId first = graph.outputs[0];
@@ -128,17 +128,24 @@ std::string attach_loss(Graph& graph, std::optional<LossKind> kind) {
                      : graph.add("reshape", {first}, {{"shape", std::vector<int64_t>{}}}, "loss");
     return "";
   }
+  const std::string called = name.empty() ? graph.value(first).name : name;
   if (kind == LossKind::mse) {
     attach_mse(graph);
-    return "loss: mean squared error of '" + graph.value(first).name + "' against the target";
+    return "loss: mean squared error of '" + called + "' against the target";
   }
   const std::string lacking = kind ? "" : why_no_loss(graph);
   SR_REQUIRE(lacking.empty(), invalid_input, lacking);
+  // Of images PyTorch has the classes in dim 1.
+  const std::string classes =
+      type.shape.size() > 2 && !looks_like_language_model(graph)
+          ? str(", over the last dim of ", type,
+                "; where classes are another dim, have forward() return the loss")
+          : "";
   attach_cross_entropy(graph);
   const ValueId logits = logits_of(graph);
-  return "loss: cross-entropy of '" + graph.value(logits).name + "' against the target" +
+  return "loss: cross-entropy of '" + called + "' against the target" +
          (logits != first ? " (the logits of the softmax that the model ends in)" : "") +
-         (kind ? "" : " (assumed: the inputs are tokens)");
+         (kind ? "" : " (assumed: the inputs are tokens)") + classes;
 }
 
 namespace {

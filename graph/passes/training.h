@@ -26,8 +26,9 @@ inline constexpr Named<LossKind> kLosses[] = {{"cross-entropy", LossKind::cross_
 /// is the loss itself (`kind` must then be none). Otherwise it is that kind.
 /// None with a non-scalar output: cross_entropy if some batch input is integer and has the shape of
 /// the output without its last dim (a language model), else throws invalid_input asking for a loss.
-/// Returns a sentence about what was done, empty for a loss that the model brings.
-std::string attach_loss(Graph& graph, std::optional<LossKind> kind);
+/// Returns a sentence about what was done, empty for a loss that the model brings. It calls the
+/// first output `name`, by which people know it; "": as the graph does.
+std::string attach_loss(Graph& graph, std::optional<LossKind> kind, const std::string& name = "");
 
 /// Why attach_loss(graph, {}) would throw for want of a loss; "": it would not.
 std::string why_no_loss(const Graph& graph);

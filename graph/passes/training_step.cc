@@ -25,7 +25,7 @@ constexpr Pass kPasses[] = {
     {"channels_last", [](TrainingStep& step, const Options&) { put_channels_last(step.train); }},
     {"loss",
      [](TrainingStep& step, const Options& options) {
-       step.loss_note = attach_loss(step.train, options.loss);
+       step.loss_note = attach_loss(step.train, options.loss, options.first_output);
        step.train.metrics = {{"loss", step.train.loss}};
      }},
     {"freeze_unreached",

@@ -23,7 +23,8 @@ struct TrainingStep {
 };
 
 struct TrainingStepOptions {
-  std::optional<LossKind> loss;  // as attach_loss takes it
+  std::optional<LossKind> loss;   // as attach_loss takes it
+  std::string first_output = {};  // its name in the file, for the note about the loss
   OptimizerOptions optimizer;
   bool bf16 = false;
   bool cut_keys = false;  // attention in parts whose keys can be cut (split_attention)

@@ -306,6 +306,7 @@ void make_step(Graph graph, const ImportReport& report, Model::Impl& impl) {
   if (impl.options.keep_outputs) impl.outputs = report.outputs;
   TrainingStepOptions options;
   options.loss = loss_of(impl.options);
+  if (!report.outputs.empty()) options.first_output = report.outputs[0];
   options.optimizer = optimizer_options(impl.options);
   options.bf16 = parse_compute_type(impl.options.dtype) == DType::bf16;
   options.cut_keys = impl.options.cut_keys;
@@ -470,8 +471,8 @@ std::unique_ptr<Model::Impl> build(const OnnxModel& onnx, ModelOptions options, 
 }  // namespace
 
 void require_trains(const char* call, const Model::Impl& model) {
-  SR_REQUIRE(model.no_training.empty(), invalid_input, call, ": ", model.path,
-             " cannot be trained: ", model.no_training);
+  SR_REQUIRE(model.no_training.empty(), invalid_input, call, ": ", model.path, " cannot be ",
+             std::string_view(call) == "evaluate" ? "evaluated: " : "trained: ", model.no_training);
 }
 
 OnnxModel::OnnxModel(const std::string& path) : file_(std::make_shared<const OnnxFile>(path)) {}

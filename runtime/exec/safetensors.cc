@@ -152,6 +152,12 @@ void check_places(const std::vector<SafetensorsEntry>& tensors, int64_t data_byt
              " of the data, the file at ", data_bytes);
 }
 
+/// By a file's first eight bytes: torch.save() writes a zip archive ("PK", 3, 4), and before
+/// PyTorch 1.6 a pickle of protocol 2 or later (0x80, 2).
+bool is_pickled(uint64_t begin) {
+  return (begin & 0xffffffff) == 0x04034b50 || ((begin & 0xff) == 0x80 && (begin >> 8 & 0xff) <= 5);
+}
+
 }  // namespace
 
 TensorType SafetensorsEntry::type() const {
@@ -180,8 +186,13 @@ SafetensorsHeader read_safetensors_header(const std::string& path) {
   file.read(reinterpret_cast<char*>(raw.data()), kLengthBytes);
   uint64_t length = 0;
   for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
-  SR_REQUIRE(length >= 2 && length <= kMostText, invalid_input, path, ": its header has ", length,
-             " bytes, wanted 2 to ", kMostText, "; is it a safetensors file?");
+  const bool may_be = length >= 2 && length <= kMostText;
+  SR_REQUIRE(may_be || !is_pickled(length), invalid_input, path,
+             ": is no safetensors file but one ",
+             "of PyTorch's pickled ones, which run code when they are read; save the weights with ",
+             "safetensors.torch.save_file");
+  SR_REQUIRE(may_be, invalid_input, path, ": its header has ", length, " bytes, wanted 2 to ",
+             kMostText, "; is it a safetensors file?");
   const auto bytes = static_cast<int64_t>(length);
   SR_REQUIRE(bytes <= out.file_bytes - kLengthBytes, invalid_input, path, ": its header has ",
              bytes, " bytes, the file only ", out.file_bytes);

@@ -101,6 +101,14 @@ TEST_F(Safetensors, WhatIsNotOfTheFormatIsNamed) {
   EXPECT_EQ(refusal(file("{}", 0, ~0ull)),
             "its header has 18446744073709551615 bytes, wanted 2 to 100000000; is it a safetensors "
             "file?");
+  const std::string pickled =
+      "is no safetensors file but one of PyTorch's pickled ones, which run "
+      "code when they are read; save the weights with "
+      "safetensors.torch.save_file";
+  EXPECT_EQ(refusal(raw(std::string("PK\3\4\0\0\b\b", 8) + std::string(30, '\0'))), pickled);
+  EXPECT_EQ(refusal(raw("\x80\x02\x8a\nl\xfc\x9c"
+                        "F\xf9 j\xa8P\x19.")),
+            pickled);
   EXPECT_EQ(refusal(file("{}", 0, 3)), "its header has 3 bytes, the file only 10");
   EXPECT_EQ(refusal(file(" {}", 0)), "its header does not begin with '{'");
   EXPECT_EQ(refusal(file("{\"a\":", 0)), "is not JSON, wanted a header of safetensors");

@@ -80,6 +80,17 @@ TEST(AttachLoss, CrossEntropyOfASoftmaxIsThatOfItsLogits) {
   EXPECT_EQ(attach_loss(other, LossKind::cross_entropy).find("softmax"), std::string::npos);
 }
 
+TEST(AttachLoss, CrossEntropySaysWhereItTakesTheClassesOfImages) {
+  Graph images = logits_model(false, {2, 4, 8, 8}), tokens = logits_model(),
+        samples = logits_model(false, {2, 8});
+  expect_mentions(attach_loss(images, LossKind::cross_entropy),
+                  {"over the last dim of f32[2, 4, 8, 8]", "have forward() return the loss"});
+  Graph named = logits_model();
+  expect_mentions(attach_loss(named, LossKind::cross_entropy, "logits"), {"of 'logits' against"});
+  for (Graph* other : {&tokens, &samples})
+    EXPECT_EQ(attach_loss(*other, LossKind::cross_entropy).find("last dim"), std::string::npos);
+}
+
 TEST(AttachLoss, MeanSquaredErrorByHand) {
   Graph g = logits_model(false);
   attach_loss(g, LossKind::mse);

@@ -63,6 +63,8 @@ void add_files(BadFiles& files) {
   files.add("a varint without an end", good + std::string(20, '\xff'), {"not an ONNX model"});
   files.add("a Git LFS pointer", "version https://git-lfs.github.com/spec/v1\nsize 4\n",
             {"Git LFS pointer"});
+  files.add("a zip archive", std::string("PK\3\4\0\0\b\b", 8) + "net/data.pkl",
+            {"is a zip archive", "torch.onnx.export"});
   files.add("data of another folder", external("../data", "0"), {"'w'", "'..'"});
   files.add("data of another machine's root", external("/etc/passwd", "0"), {"'w'", "is absolute"});
   files.add("data behind a link", external("link", "0"), {"'w'", "is a link that leaves"});

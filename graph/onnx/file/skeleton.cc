@@ -31,6 +31,9 @@ class SkeletonMaker {
     SR_REQUIRE(!file_.empty(), invalid_input, "is empty (0 bytes)");
     SR_REQUIRE(file_.substr(0, 42) != "version https://git-lfs.github.com/spec/v1", invalid_input,
                "is a Git LFS pointer, not the model; fetch it with 'git lfs pull'");
+    SR_REQUIRE(file_.substr(0, 4) != std::string_view("PK\3\4"), invalid_input,
+               "is a zip archive, as PyTorch's, Keras's and numpy's files are, not an ONNX model; "
+               "export the model, in PyTorch with torch.onnx.export");
     out_.bytes.reserve(std::min(file_.size(), kMostBytes));
     const bool walked = for_each_field(file_, [&](uint64_t field, auto whole, auto payload) {
       if (field != 7 || !payload) return copy(out_.bytes, whole);

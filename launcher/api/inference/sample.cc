@@ -10,6 +10,7 @@
 #include "base/files/output_file.h"
 #include "base/philox.h"
 #include "call_back.h"
+#include "error_context.h"
 #include "exec/data/data_internal.h"
 #include "files.h"
 #include "inference/forward.h"
@@ -117,7 +118,8 @@ std::vector<int64_t> prompt_of(const SampleRequest& r, const Text& text) {
 
 Text look_at(const SampleRequest& r, const ForwardRequest& request) {
   const Graph graph = forward_graph(request);
-  const TokenModel model = find_tokens(graph);
+  TokenModel model;
+  within(request.model.path(), [&] { model = find_tokens(graph); });
   Text text;
   text.context = model.context;
   text.tokens = text.vocabulary = model.vocabulary;

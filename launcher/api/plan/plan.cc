@@ -46,6 +46,11 @@ std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const P
   return out;
 }
 
+/// A number below 1024 is hardly one of bytes.
+std::string unit_forgotten(int64_t bytes) {
+  return bytes < 1024 ? str(", with a unit, as in ", bytes, "GiB") : "";
+}
+
 /// Bytes of a rank's arena; 0: no limit.
 struct Limit {
   int64_t bytes = 0;
@@ -61,7 +66,8 @@ Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
   if (request.memory_bytes > 0 && process > 0) {
     why = str("--memory ", wanted, " is of a rank's whole process, which takes ", process,
               " besides its arena");
-    SR_REQUIRE(wanted > process, out_of_memory, why, "; give more");
+    SR_REQUIRE(wanted > process, out_of_memory, why, "; give more", unit_forgotten(wanted));
+    why += " (a limit that will do is that and what a plan needs)";
     wanted -= process;
   }
   if (request.arena_bytes > 0 && (wanted == 0 || request.arena_bytes < wanted)) {
@@ -256,10 +262,14 @@ bool is_of_step(const Model::Impl& model, TrainingPlan::Impl& plan) {
 /// A plan of a file that does not fit the model says by which options.
 void check_origin(const Model::Impl& model, TrainingPlan::Impl& plan) {
   if (is_of_step(model, plan)) return;
-  const std::string others = other_options(plan.origin.options, model.options);
+  std::string others = other_options(plan.origin.options, model.options);
+  if (plan.origin.path != model.path)
+    others = str("of ", plan.origin.path, others.empty() ? "" : ", and with ", others);
+  else if (!others.empty())
+    others = "with " + others;
   SR_REQUIRE(others.empty(), invalid_input, "train: plan: field 'model_hash' is ", std::hex,
              plan.train.model_hash, ", this model has ", structural_hash(model.train), std::dec,
-             "; the plan was made with ", others, "; give the same options, or plan again");
+             "; the plan was made ", others, "; give the same, or plan again");
 }
 
 /// What was planned here runs its nodes as their rules allow; what a file says may be otherwise.

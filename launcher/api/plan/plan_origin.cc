@@ -98,8 +98,8 @@ std::string other_options(const ModelOptions& planned, const ModelOptions& here)
   std::string step, out;
   each_option(planned, [&](const OptionRow& row, const auto&) {
     if (!(row.use & kPlanFile) || was[row.name] == is[row.name]) return;
-    const std::string text =
-        str(row.flag, " ", shown(was[row.name]), " (here ", shown(is[row.name]), ")");
+    const std::string text = str(*row.flag != '\0' ? std::string(row.flag) : str("--", row.name),
+                                 " ", shown(was[row.name]), " (here ", shown(is[row.name]), ")");
     if (std::string_view(row.name) == "step") step = text;
     out += (out.empty() ? "" : ", ") + text;
   });

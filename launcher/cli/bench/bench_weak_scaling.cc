@@ -390,7 +390,7 @@ Bench add_bench_weak_scaling(CLI::App& bench) {
   app->add_option("--dtype", o.dtype, "f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
-  app->add_option("--memory", o.memory, "Limit of a rank's arena, as 2GiB");
+  app->add_option("--memory", o.memory, "Limit of a rank's memory, as 2GiB (train's --memory)");
   app->add_option("--cluster", o.cluster, "What to plan for (train's --cluster)");
   app->add_option("--plan-seconds", o.plan_seconds, "Work of each search (train's --plan-seconds)")
       ->check(CLI::NonNegativeNumber)

@@ -232,11 +232,11 @@ void check_transforms(const std::string& spec, const std::vector<BatchField>& fi
              "; images are normalised by data or "
              "MEAN/DEVIATION");
   SR_REQUIRE(!changes_images(options) || std::any_of(fields.begin(), fields.end(), takes_images),
-             invalid_input, "--data ", spec, ": augment '", options.augment, "', normalise '",
-             options.normalise,
-             "' are for floating images [samples, channels, height, width]; the "
-             "model takes ",
-             inputs, "; matrices are normalised by rows");
+             invalid_input, "--data ", spec, ": ",
+             options.augment.empty() ? str("--normalise '", options.normalise)
+                                     : str("--augment '", options.augment),
+             "' is for floating images [samples, channels, height, width]; the model takes ",
+             inputs, options.augment.empty() ? "; matrices are normalised by rows" : "");
 }
 
 std::unique_ptr<SampleReader> image_reader(const Samples& samples, const BatchField& field,

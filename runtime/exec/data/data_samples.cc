@@ -22,6 +22,20 @@ bool fits(const Shape& want, const Shape& got, bool image) {
   return wanted == have;
 }
 
+/// What makes an array fit that was stored in another way, if one of the usual ones shows.
+std::string how_to_fit(const BatchField& field, const Shape& got) {
+  if (const std::string advice = one_hot_advice(field, got); !advice.empty()) return advice;
+  const Shape& want = field.type.shape;
+  const size_t dims = want.size();
+  if (dims < 3 || got.size() != dims) return "";
+  Shape last(want.begin() + 2, want.end());
+  last.push_back(want[1]);
+  if (!std::equal(last.begin(), last.end(), got.begin() + 1)) return "";
+  std::string order = str("0, ", dims - 1);
+  for (size_t d = 1; d + 1 < dims; ++d) order += str(", ", d);
+  return str("; channels come first: transpose(", order, ")");
+}
+
 class SampleSource : public DataSource {
  public:
   SampleSource(ArrayData data, std::vector<BatchField> fields, const DataOptions& options)
@@ -88,7 +102,8 @@ class SampleSource : public DataSource {
       const std::string& name = data.arrays[i].first().name;
       SR_REQUIRE(fits(want, got, image), invalid_input, name, ": shape is ", to_string(got),
                  ", but the model's input '", field.name, "' is ", to_string(want),
-                 "; wanted [samples", want.size() > 1 ? ", then the input's dims" : "", "]");
+                 "; wanted [samples", want.size() > 1 ? ", then the input's dims" : "", "]",
+                 how_to_fit(field, got));
       SR_REQUIRE(i == 0 || got[0] == samples, invalid_input, name, ": ", got[0], " samples, but ",
                  data.arrays[0].first().name, " has ", samples);
       SR_REQUIRE(want[0] == fields_[0].type.shape[0], invalid_input, "--data ", data.spec,
@@ -137,6 +152,12 @@ class SampleSource : public DataSource {
 };
 
 }  // namespace
+
+std::string one_hot_advice(const BatchField& field, const Shape& array) {
+  const bool classes = field.role == BatchField::Role::target && !is_float(field.type.dtype) &&
+                       array.size() == field.type.shape.size() + 1 && array.back() == field.bound;
+  return classes ? "; of one-hot labels take the classes: argmax(-1)" : "";
+}
 
 std::unique_ptr<DataSource> make_sample_source(ArrayData data, std::vector<BatchField> fields,
                                                const DataOptions& options) {

@@ -53,6 +53,9 @@ std::unique_ptr<DataSource> make_sample_source(ArrayData data, std::vector<Batch
 std::unique_ptr<DataSource> make_whole_source(ArrayData data, std::vector<BatchField> fields,
                                               const DataOptions& options);
 
+/// What to do with an array that holds labels one-hot where the field takes classes; else "".
+std::string one_hot_advice(const BatchField& field, const Shape& array);
+
 /// Is it an integer input [2, edges]?
 bool is_edge_list(const BatchField& field);
 /// Does the input have a row for each edge? By its name: edge_weight, edge_type.

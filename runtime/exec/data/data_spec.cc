@@ -67,9 +67,10 @@ struct NpzSpec {
 };
 
 void check_dtype(const BatchField& field, const StoredArray& array) {
+  const std::string one_hot = one_hot_advice(field, array.shape);
   SR_REQUIRE(!is_float_format(array) || is_float(field.type.dtype), invalid_input, array.name,
              ": elements are '", array.format, "', but the model's input '", field.name, "' is ",
-             field.type, "; convert with astype");
+             field.type, one_hot.empty() ? "; convert with astype" : one_hot);
 }
 
 /// The rows that each mask names, if there are masks.

@@ -348,6 +348,55 @@ TEST_F(DataTest, BadArraysAreRefusedWithTheirNames) {
           "say npz:FILE,z=ARRAY");
 }
 
+TEST_F(DataTest, ArraysStoredInAnotherWayAreRefusedWithWhatToDo) {
+  std::vector<BatchField> fields{field("x", DType::f32, {2, 3, 4, 5}),
+                                 field("target", DType::i64, {2}, 10)};
+  fields[1].role = BatchField::Role::target;
+  const std::string labels = npy("<i8", "(2,)", bytes_of<int64_t>({1, 2}));
+  const auto refused = [&](const std::string& x, const std::string& y) {
+    return open_error("npy:" + write("x.npy", x) + "," + write("y.npy", y), fields);
+  };
+  const auto images = [&](const std::string& shape) {
+    return npy("<f4", shape, std::string(2 * 3 * 4 * 5 * sizeof(float), '\0'));
+  };
+  const std::string last = refused(images("(2, 4, 5, 3)"), labels);
+  EXPECT_NE(last.find("; channels come first: transpose(0, 3, 1, 2)"), std::string::npos) << last;
+  const std::string turned = refused(images("(2, 3, 5, 4)"), labels);
+  EXPECT_NE(turned.find("wanted [samples, then the input's dims]"), std::string::npos) << turned;
+  EXPECT_EQ(turned.find("transpose"), std::string::npos) << turned;
+
+  const std::string fine = images("(2, 3, 4, 5)"), advice = "; of one-hot labels take the classes";
+  for (const auto& [format, bytes] : {std::pair("<f4", 4), std::pair("<i8", 8)}) {
+    const std::string one_hot =
+        refused(fine, npy(format, "(2, 10)", std::string(20 * bytes, '\0')));
+    EXPECT_NE(one_hot.find(advice), std::string::npos) << one_hot;
+    const std::string other = refused(fine, npy(format, "(2, 9)", std::string(18 * bytes, '\0')));
+    EXPECT_EQ(other.find(advice), std::string::npos) << other;
+  }
+}
+
+TEST_F(DataTest, WhatIsForImagesIsRefusedByItsOption) {
+  const std::string rows = write("v.npy", npy("<f4", "(4, 3)", std::string(48, '\0')));
+  const std::vector<BatchField> fields{field("v", DType::f32, {2, 3})};
+  const auto refused = [&](const DataOptions& options) {
+    try {
+      open_data("npy:" + rows, fields, options);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("(read)");
+  };
+  DataOptions augment, normalise;
+  augment.augment = "flip";
+  normalise.normalise = "data";
+  const std::string images =
+      " is for floating images [samples, channels, height, width]; the model "
+      "takes 'v' f32[2, 3]";
+  EXPECT_EQ(refused(augment), "--data npy:" + rows + ": --augment 'flip'" + images);
+  EXPECT_EQ(refused(normalise), "--data npy:" + rows + ": --normalise 'data'" + images +
+                                    "; matrices are normalised by rows");
+}
+
 TEST_F(DataTest, ArchivesMayHoldWhatNobodyAsksFor) {
   const auto one = std::vector{field("v", DType::f32, {1})};
   const std::string v = npy("<f4", "(2,)", bytes_of<float>({1, 2}));

@@ -262,6 +262,11 @@ TEST_F(Look, WrongCallsAreRefused) {
   EXPECT_TRUE(says(message(batch), "field 'model_hash'")) << describe(batch);
   EXPECT_TRUE(says(message(batch), "made with --batch not given (here 4); give the same"))
       << describe(batch);
+  ASSERT_EQ(folder_.shardrun("model gpt --preset tiny --layers 1 -o other.onnx").status, 0);
+  const Outcome other = folder_.shardrun("verify other.onnx --ranks 2 --plan two.json");
+  EXPECT_EQ(other.status, 2) << describe(other);
+  EXPECT_TRUE(says(message(other), "; the plan was made of gpt.onnx; give the same, or plan again"))
+      << describe(other);
   const Outcome forward = folder_.shardrun("plan gpt.onnx --ranks 2 --step forward -o pass.json");
   EXPECT_EQ(forward.status, 0) << describe(forward);
   for (const char* command : {"train", "evaluate"}) {

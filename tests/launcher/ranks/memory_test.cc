@@ -127,9 +127,15 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
   EXPECT_NE(message(none).find("--memory 20971520 is of a rank's whole process, which takes "),
             std::string::npos)
       << describe(none);
+  const Outcome unit = at_.shardrun(job_ + " --memory 8");
+  EXPECT_NE(message(unit).find("besides its arena; give more, with a unit, as in 8GiB"),
+            std::string::npos)
+      << describe(unit);
   const Outcome little = at_.shardrun(job_ + " --memory 82MiB");
   EXPECT_EQ(little.status, 2) << describe(little);
-  for (const char* text : {"--memory 85983232 is of a rank's whole process", "the limit is "})
+  for (const char* text :
+       {"--memory 85983232 is of a rank's whole process", "the limit is ",
+        " besides its arena (a limit that will do is that and what a plan needs): "})
     EXPECT_NE(message(little).find(text), std::string::npos) << text << describe(little);
 }
 

@@ -50,7 +50,8 @@ TEST_F(InferencePlan, IsThatOfAModelWithoutALoss) {
   EXPECT_EQ(verified.status, 0) << describe(verified);
   EXPECT_NE(verified.out.find(" values agree with one rank"), std::string::npos);
   refused("train " + kLogits, "wrn.dynamo_eval.onnx cannot be trained: " + lacking);
-  refused("evaluate " + kLogits, "cannot be trained: " + lacking);
+  refused("evaluate " + kLogits,
+          "evaluate: " + kLogits.substr(0, kLogits.find(' ')) + " cannot be evaluated: " + lacking);
   refused("plan " + kLogits + "--step train", "is f32[4, 10], no loss; say --loss");
   refused("plan " + kLogits + "--accumulate 2", "micro-batches of a training step");
   // With a loss it is a training step like others.

@@ -205,7 +205,8 @@ TEST_F(Sample, WhatIsWrongIsSaid) {
       {text + "--weights gpt.onnx", "both have the parameters"},
       {kGolden + "/gpt_manual.legacy.onnx --prompt a",
        "the model has 32 tokens, and a text is for"},
-      {kGolden + "/weights_images.legacy.onnx --prompt a", "takes no tokens"}};
+      {kGolden + "/weights_images.legacy.onnx --prompt a",
+       "weights_images.legacy.onnx: takes no tokens"}};
   for (const Case& c : cases) {
     const test::Outcome done = at_.shardrun("sample " + c.arguments);
     EXPECT_EQ(done.status, 2) << describe(done);
