@@ -85,6 +85,9 @@ TEST(CustomFunctions, MayHaveAnotherNameWhereMoreThanTheModulesAreInForward) {
   EXPECT_EQ(call("['', 'neg']",
                  frame + "forward\n    super().forward(h)\n" + frame + "forward\n    return -x"),
             "");
+  EXPECT_EQ(call("['', 'neg']", frame + "forward\n    def forward(self, x): return self.f(x)\n" +
+                                    frame + "forward\n    return -x"),
+            "def forward(self, x): return self.f(x)");
   EXPECT_EQ(call("['', 'neg']", in_root + frame + "helper\n    return -x"), "");
   EXPECT_EQ(call("", in_root + frame + "forward\n    return -x"), "");
 }
@@ -113,6 +116,78 @@ TEST_F(OnnxDoubts, CallsThatMayBeOfCustomFunctionsAreNoted) {
   b.output("y");
   import(b);
   EXPECT_EQ(notes("'reverse(h)' calls a forward() of no module in the export"), 1);
+}
+
+TEST_F(OnnxDoubts, DetachInPlaceIsNotedWhereTheCodeShowsIt) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  test::add_metadata(&b.node("MatMul", {"x", "a.weight"}, {"y"}), "pkg.torch.onnx.stack_trace",
+                     "File \"m.py\", line 1, in forward\n    h = (x @ self.a).detach_()");
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("'h = (x @ self.a).detach_()' calls detach_(), which the export leaves out"), 1);
+}
+
+/// h = x @ a in a region whose graph is `frame`, then tanh(h), then a layer.
+ModelBuilder region(const std::string& frame, const char* between) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.floats("b.weight", {2, 2}, numbers(4, 7));
+  const std::string key = "pkg.torch.onnx.stack_trace";
+  test::add_metadata(&b.node("MatMul", {"x", "a.weight"}, {"h"}), key, frame);
+  test::add_metadata(&b.node("Tanh", {"h"}, {"t"}), key, frame);
+  ::onnx::NodeProto& node = b.node(between, {"t"}, {"u"});
+  test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                     "%u : [num_users=1] = call_function[target=torch.ops.aten." +
+                         std::string(node.op_type() == "Identity" ? "detach" : "neg") +
+                         ".default](args = (%t,), kwargs = {})");
+  b.node("MatMul", {"u", "b.weight"}, {"y"});
+  b.output("y");
+  return b;
+}
+
+TEST_F(OnnxDoubts, RegionsWithoutGradientsAreNotedWhereOneFlowsThrough) {
+  const std::string text = "'t' comes out of a region of torch.no_grad() or torch.autocast()";
+  const std::string own = "File \"<eval_with_key>.12\", line 5, in forward\n    linear = x";
+  import(region(own, "Neg"));
+  EXPECT_EQ(notes(text), 1);
+  EXPECT_EQ(notes("come out of a region") + notes("comes out of a region"), 1);
+  import(region("\n  " + own, "Neg"));
+  EXPECT_EQ(notes(text), 1);
+  import(region(own, "Identity"));  // detach()
+  EXPECT_EQ(notes("a region"), 0);
+  import(region("File \"m.py\", line 5, in forward\n    h = f(x)  # <eval_with_key>.12", "Neg"));
+  EXPECT_EQ(notes("a region"), 0);
+  options.freeze = {"a.weight"};
+  import(region(own, "Neg"));
+  EXPECT_EQ(notes("a region"), 0);
+}
+
+/// sigmoid(h.detach().clone()) as it is optimised: neither is left, and the call names the clone.
+TEST_F(OnnxDoubts, AClonesMissingDetachIsNoted) {
+  const auto reads = [&](const char* op, const char* argument) {
+    ModelBuilder b = pytorch();
+    b.floats("a.weight", {2, 2}, {1, 2, 3, 4});
+    const auto call = [&](::onnx::NodeProto& node, const std::string& result,
+                          const std::string& of) {
+      test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                         "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                             of + ", kwargs = {})");
+    };
+    call(b.node("MatMul", {"x", "a.weight"}, {"mm"}), "mm", "mm.default](args = (%x, %p_a_weight)");
+    call(b.node(op, {"mm"}, {"h"}), "h", "h.default](args = (%mm,)");
+    call(b.node("Sigmoid", {"h"}, {"y"}), "sigmoid",
+         "sigmoid.default](args = (%" + std::string(argument) + ",)");
+    b.output("y");
+    test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                       "\n# inputs\np_a_weight: PARAMETER target='a.weight'\nx: USER_INPUT\n\n# "
+                       "outputs\ny: USER_OUTPUT\n");
+    import(b);
+    return notes("'sigmoid' was called with a clone() that the optimiser");
+  };
+  EXPECT_EQ(1, reads("Relu", "clone"));
+  EXPECT_EQ(0, reads("Relu", "h"));
+  EXPECT_EQ(0, reads("Transpose", "clone"));  // contiguous()
 }
 
 /// Two towers: what the second is called, and whether it began as the first.
