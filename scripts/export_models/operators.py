@@ -490,6 +490,21 @@ for name, of, says in (
 
 # ---- windows, and gradients that are held back
 
+class Windows(nn.Module):
+    """Sliding windows of features, whose dim is counted from the end."""
+
+    def __init__(self, dim, step):
+        super().__init__()
+        self.body, self.out, self.dim, self.step = nn.Linear(8, 8), nn.Linear(4, 2), dim, step
+
+    def forward(self, x):
+        windows = self.body(x).unfold(self.dim, 4, self.step)
+        return self.out(windows).tanh().square().cumsum(1).mean()
+
+
+for name, dim, step in (("last", -1, 2), ("square", -1, 1), ("second", -2, 4)):
+    model(lines, name=f"windows_{name}", lr=0.5)(lambda dim=dim, step=step: Windows(dim, step))
+
 _REGION = r"comes? out of a region of torch.no_grad\(\)"
 
 

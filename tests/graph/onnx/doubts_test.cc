@@ -364,6 +364,53 @@ TEST_F(OnnxDoubts, DistancesOfOlderExportsAreThoseOfPyTorch) {
   }
 }
 
+/// x.unfold(axis, 2, step) of x [2, 4] or, transposed first, [4, 2], as the older exporter writes
+/// it.
+ModelBuilder windows(int64_t axis, int64_t step, int64_t second_begin) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {2, 4});
+  ::onnx::AttributeProto* number = b.node("Constant", {}, {"axis"}).add_attribute();
+  number->set_name("value");
+  number->set_type(::onnx::AttributeProto::TENSOR);
+  number->mutable_t()->set_data_type(::onnx::TensorProto::INT64);
+  number->mutable_t()->add_dims(1);
+  number->mutable_t()->set_raw_data(&axis, sizeof(axis));
+  test::set_ints(b.node("Transpose", {"x"}, {"turned"}), "perm", {1, 0});
+  const std::string of = axis == -2 ? "turned" : "x";
+  std::vector<std::string> parts;
+  for (const int64_t begin : {int64_t{0}, second_begin, 2 * step}) {
+    const std::string i = std::to_string(parts.size());
+    b.ints("begin" + i, {begin});
+    b.ints("end" + i, {begin + 2});
+    b.node("Slice", {of, "begin" + i, "end" + i, "axis"}, {"slice" + i});
+    test::set_ints(b.node("Transpose", {"slice" + i}, {"turned" + i}), "perm", {1, 0});
+    const std::string part = (axis == -2 ? "turned" : "slice") + i;
+    b.node("Unsqueeze", {part, "axis"}, {"one" + i});
+    parts.push_back("one" + i);
+  }
+  test::set_int(b.node("Concat", parts, {"y"}), "axis", axis);
+  b.output("y");
+  return b;
+}
+
+TEST_F(OnnxDoubts, WindowsOfOlderExportsLieWhereUnfoldPutsThem) {
+  const auto lie = [&](const ModelBuilder& b, const Shape& shape, const std::vector<float>& want) {
+    const Tensor got =
+        evaluate_graph(import(b), {{"x", floats({2, 4}, {0, 1, 2, 3, 10, 11, 12, 13})}})[0];
+    ASSERT_EQ(got.shape(), shape);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_EQ(got.at(static_cast<int64_t>(i)), want[i]) << i;
+  };
+  lie(windows(-1, 1, 1), {2, 3, 2}, {0, 1, 1, 2, 2, 3, 10, 11, 11, 12, 12, 13});
+  EXPECT_EQ(notes("unfold() along a dim counted from the end of"), 1);
+  // Windows, the other dim, places in a window.
+  lie(windows(-2, 1, 1), {3, 2, 2}, {0, 1, 10, 11, 1, 2, 11, 12, 2, 3, 12, 13});
+  EXPECT_EQ(notes("unfold() along a dim counted from the end of"), 1);
+  lie(windows(-1, 1, 2), {2, 2, 3}, {});  // no windows, for the second begins elsewhere
+  EXPECT_EQ(notes("unfold()"), 0);
+}
+
 /// pairwise_distance(x, w, p=1, eps=0.5): the norms of x - w + eps.
 TEST_F(OnnxDoubts, PairwiseDistancesOfOlderExportsHaveTheirEpsilon) {
   ModelBuilder b = pytorch();
