@@ -132,6 +132,29 @@ for kind in ("siglip", "chinese_clip"):
     model(pairs, name=f"hf_{kind}")(lambda kind=kind: Paired(kind))
 
 
+class Pointed(nn.Module):
+    """What of an image the words mean: a decoder on a CLIP that does not learn, which PyTorch runs under no_grad()."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = hf.CLIPSegForImageSegmentation(still(hf.CLIPSegConfig(
+            text_config=WORDS, vision_config=dict(image_size=16, patch_size=8, **SIDE), projection_dim=8, reduce_dim=8,
+            decoder_num_attention_heads=2, decoder_intermediate_size=16, extract_layers=[0], conditional_layer=0)))
+
+    def forward(self, pixels, words):
+        return self.network(input_ids=words, pixel_values=pixels).logits.sigmoid().square().mean()
+
+
+class PointedFrozen(Pointed):
+    def __init__(self):
+        super().__init__()
+        self.network.clip.requires_grad_(False)
+
+
+model(pairs, name="hf_clipseg", validates=False, says={"dynamo": r"come out of a region of torch.no_grad\(\)", "legacy": r"nor where detach\(\) was"})(Pointed)
+model(pairs, name="hf_clipseg_frozen", validates=False)(PointedFrozen)
+
+
 @model(lambda g: pairs(g) | {"y": torch.randint(0, 3, (4,), generator=g)}, name="hf_visual_bert")
 class VisualBert(nn.Module):
     """Regions of an image, as vectors, among words."""

@@ -486,3 +486,50 @@ for name, of, says in (
         ("turned", lambda x: x.transpose(1, 2), {"dynamo": _VIEW, "default": _VIEW, "legacy": _PLACES}),
         ("scaled", lambda x: 2 * x.transpose(1, 2), {"dynamo": _VIEW, "default": _VIEW, "legacy": _PLACES})):
     model(lines, name=f"strided_{name}", lr=0.5, says=says, validates=False)(lambda of=of: Strided(of))
+
+
+# ---- windows, and gradients that are held back
+
+class Windows(nn.Module):
+    """Sliding windows of features, whose dim is counted from the end."""
+
+    def __init__(self, dim, step):
+        super().__init__()
+        self.body, self.out, self.dim, self.step = nn.Linear(8, 8), nn.Linear(4, 2), dim, step
+
+    def forward(self, x):
+        windows = self.body(x).unfold(self.dim, 4, self.step)
+        return self.out(windows).tanh().square().cumsum(1).mean()
+
+
+for name, dim, step in (("last", -1, 2), ("square", -1, 1), ("second", -2, 4)):
+    model(lines, name=f"windows_{name}", lr=0.5)(lambda dim=dim, step=step: Windows(dim, step))
+
+_REGION = r"comes? out of a region of torch.no_grad\(\)"
+
+
+class HeldBack(nn.Module):
+    """Attention of which only the values learn: the scores are computed without gradients, or from a detached copy."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.keys, self.values, self.scores = nn.Linear(8, 8), nn.Linear(8, 8), scores
+
+    def forward(self, x):
+        return (self.scores(self, x).softmax(-1) @ self.values(x)).tanh().square().mean() + self.keys(x).square().mean()
+
+
+def without_gradients(module, x):
+    with torch.no_grad():
+        keys = module.keys(x)
+        return 3 * keys @ keys.transpose(1, 2)
+
+
+def of_copies(module, x):
+    keys = module.keys(x).detach().clone()
+    return 3 * keys @ keys.transpose(1, 2)
+
+
+_OLDER = r"nor where detach\(\) was"
+model(lines, name="held_region", lr=0.5, says={"dynamo": _REGION, "default": _REGION, "legacy": _OLDER})(lambda: HeldBack(without_gradients))
+model(lines, name="held_copy", lr=0.5, says={"default": r"called with a clone\(\) that the optimiser", "legacy": _OLDER})(lambda: HeldBack(of_copies))

@@ -19,6 +19,23 @@ def images(generator):
     return {"x": torch.randn(6, 3, 8, 8, generator=generator), "y": torch.randint(0, 4, (6,), generator=generator)}
 
 
+@model(images, lr=0.02, validates=False)
+class MovedThenRead(nn.Module):
+    """A normalisation by the batch, and one by the averages that it has just moved."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.out = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
+        self.scale = nn.Parameter(torch.ones(4))
+        self.register_buffer("centre", torch.zeros(4))
+        self.register_buffer("spread", torch.ones(4))
+
+    def forward(self, x, y):
+        h = F.batch_norm(self.body(x), self.centre, self.spread, self.scale, None, training=True, momentum=0.3)
+        h = F.batch_norm(torch.tanh(h), self.centre, self.spread, training=False)
+        return F.cross_entropy(self.out(h.mean((2, 3))), y)
+
+
 @model(pairs, says=AHEAD)
 class EmaBuffer(nn.Module):
     """Features less their running mean, over their running spread."""

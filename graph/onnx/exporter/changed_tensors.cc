@@ -98,7 +98,10 @@ class Finder {
     note(unknown, str(", but the file does not hold the new contents, for no output depends on "
                       "them: the first ones stay; ",
                       way));
-    note(absent, str(", of which the file holds nothing, for no output depends on it; ", way));
+    note(absent,
+         str(", of which the file holds nothing: no output depends on it, or the exporter's "
+             "optimiser took out what does (export with optimize=False); ",
+             way));
   }
   void note(const std::vector<std::string>& tensors, const std::string& what) {
     if (!tensors.empty()) out_.notes.push_back(str("forward() changes ", listed(tensors), what));

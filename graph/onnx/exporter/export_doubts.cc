@@ -53,6 +53,24 @@ std::string note_of_functions(const std::vector<FlatNode>& nodes) {
              rest);
 }
 
+/// x.detach_() changes no value, and so nothing of it is written but the code of what stands in the
+/// same line.
+std::string note_of_detach_in_place(const std::vector<FlatNode>& nodes) {
+  std::set<std::string> lines;
+  for (const FlatNode& node : nodes) {
+    for (const auto& entry : node.proto.metadata_props()) {
+      if (entry.key() != "pkg.torch.onnx.stack_trace") continue;
+      std::istringstream trace(entry.value());
+      for (std::string line; std::getline(trace, line);) {
+        if (line.find(".detach_()") != std::string::npos) lines.insert(trimmed(line));
+      }
+    }
+  }
+  if (lines.empty()) return "";
+  return str(listed({lines.begin(), lines.end()}, 4), lines.size() == 1 ? " calls" : " call",
+             " detach_(), which the export leaves out: gradients flow there; write detach()");
+}
+
 /// The modules in "target_encoder.layer.0": all that hold it, itself included.
 std::vector<std::string> modules_around(const std::string& module) {
   std::vector<std::string> out;
@@ -480,7 +498,7 @@ CustomFunctions custom_functions(const ::onnx::NodeProto& node) {
     if (!line.ends_with(", in forward")) continue;
     const std::set<std::string> applied = applied_in(call);
     out.applied.insert(applied.begin(), applied.end());
-    const bool is_super = call.find("forward(") != std::string::npos;  // super().forward(x)
+    const bool is_super = call.find(".forward(") != std::string::npos;  // super().forward(x)
     if (!applied.empty() || is_super) continue;
     ++calls;
     const bool is_librarys = line.find("-packages/") != std::string::npos;
@@ -502,7 +520,7 @@ std::vector<std::string> export_doubts(const ModelFile& model, const std::vector
       std::none_of(model.proto.graph().node().begin(), model.proto.graph().node().end(),
                    [](const ::onnx::NodeProto& node) { return fx_call_of(node).has_value(); });
   for (std::string note :
-       {note_of_functions(nodes), note_of_followers(weights),
+       {note_of_functions(nodes), note_of_detach_in_place(nodes), note_of_followers(weights),
         weights.kinds_are_guessed ? std::string() : note_of_positions(weights),
         note_of_tied_scores(nodes, weights), note_of_rounding(nodes), note_of_strides(nodes),
         older ? note_of_older(nodes, unsure) : std::string()}) {

@@ -2,6 +2,7 @@
 #include "graph/onnx/exporter/gradient_reach.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "graph/onnx/exporter/fx_call.h"
 
@@ -41,6 +42,16 @@ bool passes_gradient(const ::onnx::NodeProto& node, int i) {
     }
   }
   return true;
+}
+
+bool is_in_region(const ::onnx::NodeProto& node) {
+  return std::any_of(
+      node.metadata_props().begin(), node.metadata_props().end(), [](const auto& entry) {
+        constexpr std::string_view kFrame = "File \"<eval_with_key>.";
+        const size_t begin = entry.value().find_first_not_of(" \n");
+        return entry.key() == "pkg.torch.onnx.stack_trace" && begin != std::string::npos &&
+               entry.value().compare(begin, kFrame.size(), kFrame) == 0;
+      });
 }
 
 }  // namespace
@@ -95,6 +106,31 @@ std::vector<std::string> gradient_stops(const std::vector<FlatNode>& nodes,
     } else {
       depends.insert(outputs.begin(), outputs.end());
     }
+  }
+  return out;
+}
+
+std::vector<std::string> region_results(const std::vector<FlatNode>& nodes,
+                                        const std::set<std::string>& reached,
+                                        const std::vector<std::string>& names) {
+  std::set<std::string> learns(names.begin(), names.end());  // and what is computed from these
+  std::set<std::string> within;
+  std::vector<std::string> out;
+  const auto is_of = [](const std::set<std::string>& values) {
+    return [&values](const std::string& name) { return values.count(name) > 0; };
+  };
+  for (const FlatNode& node : nodes) {
+    const std::vector<std::string> read = names_read(node.proto);
+    const auto& made = node.proto.output();
+    const bool is_within = is_in_region(node.proto);
+    for (const std::string& name : read) {
+      if (!is_within && reached.count(name) > 0 && within.erase(name) > 0) out.push_back(name);
+    }
+    if (is_detach(node.proto) || std::none_of(read.begin(), read.end(), is_of(learns)) ||
+        std::none_of(made.begin(), made.end(), is_of(reached)))
+      continue;
+    learns.insert(made.begin(), made.end());
+    if (is_within) within.insert(made.begin(), made.end());
   }
   return out;
 }

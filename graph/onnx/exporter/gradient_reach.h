@@ -26,4 +26,12 @@ std::vector<std::string> gradient_stops(const std::vector<FlatNode>& nodes,
                                         const std::set<std::string>& reached,
                                         const std::vector<std::string>& names);
 
+/// Values that come out of a region of torch.no_grad(), torch.set_grad_enabled() or
+/// torch.autocast(), and through which a gradient that reaches `reached` goes on to one of `names`.
+/// PyTorch's newer exporter writes a region's nodes among the others, and which kind of region it
+/// was is lost. Their stack trace is in the region's own graph: 'File "<eval_with_key>.3", line 5'.
+std::vector<std::string> region_results(const std::vector<FlatNode>& nodes,
+                                        const std::set<std::string>& reached,
+                                        const std::vector<std::string>& names);
+
 }  // namespace shardrun::importer

@@ -29,13 +29,16 @@ class NodeRestorer {
   void run() {
     if (groups_.empty() && model_.proto.producer_name() == "pytorch") restore_padding();
     find_drawn();
+    find_learnt();
     for (const CallGroup& group : groups_) {
       restore_dropout(group);
       restore_detach(group);
       restore_draws(group);
       find_epsilons(group);
+      find_clones(group);
     }
     note_epsilons();
+    note_clones();
     put_in_place();
   }
 
@@ -195,6 +198,43 @@ class NodeRestorer {
             "torch.onnx.export(…, dynamo=True, optimize=False)"));
   }
 
+  /// Values that depend on a parameter, and which of them lie in memory otherwise than they are
+  /// read.
+  void find_learnt() {
+    static const std::set<std::string> views = {"Transpose", "Slice", "Split", "Expand", "Gather"};
+    for (const FlatNode& node : nodes_) {
+      const auto& read = node.proto.input();
+      if (std::none_of(read.begin(), read.end(), [&](const std::string& name) {
+            return learnt_.count(name) > 0 || (names_.is_stored(name) && is_parameter(name));
+          }))
+        continue;
+      for (const std::string& name : node.proto.output())
+        learnt_[name] = views.count(node.proto.op_type()) > 0;
+    }
+  }
+
+  /// x.detach().clone() is two nodes that change nothing. Of both being gone only the latter shows.
+  /// contiguous() is a clone(), too, but of a view.
+  void find_clones(const CallGroup& group) {
+    const auto is_clone = [](const std::string& value) { return op_of(value) == "clone"; };
+    for (const StandIn& at : stand_ins(group, names_.unmatched(group, nodes_), is_clone)) {
+      const auto made = learnt_.find(at.read.name);
+      const bool is_stored = names_.is_stored(at.read.name) && is_parameter(at.read.name);
+      if (is_stored || (made != learnt_.end() && !made->second))
+        clones_.push_back(group.call.result);
+    }
+  }
+
+  void note_clones() {
+    if (clones_.empty()) return;
+    report_.notes.push_back(
+        str("'", clones_[0], "'",
+            clones_.size() > 1 ? str(" and ", clones_.size() - 1, " more were") : " was",
+            " called with a clone() that the optimiser of PyTorch's exporter took out; if it was "
+            "one of a detached value, the detach() is gone, too, and a gradient flows where none "
+            "did; export with torch.onnx.export(…, dynamo=True, optimize=False)"));
+  }
+
   static bool draws(const ::onnx::NodeProto& node) {
     return node.op_type() == "Dropout" || node.op_type() == "Bernoulli" ||
            node.op_type().starts_with("Random");
@@ -281,6 +321,8 @@ class NodeRestorer {
   std::map<std::string, size_t> drawn_;  // what depends on random numbers -> the node that makes it
   std::set<std::string> again_;          // values that are drawn again
   std::vector<std::string> epsilons_;    // results of calls whose epsilon is gone
+  std::map<std::string, bool> learnt_;   // what depends on parameters -> is it a view?
+  std::vector<std::string> clones_;      // results of calls whose argument's clone() is gone
   std::map<size_t, std::vector<FlatNode>> before_;  // what is put in front of a node
 };
 

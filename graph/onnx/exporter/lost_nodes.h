@@ -16,7 +16,8 @@ namespace shardrun::importer {
 ///     Throws invalid_input where what is computed from them was merged, too;
 ///   - of the older exporter, which notes no calls, the padding_idx of an embedding whose table has
 ///     one row of zeros.
-/// Notes where an epsilon was taken for 0: calls show the sum, but not the number.
+/// Notes where an epsilon was taken for 0: calls show the sum, but not the number. Notes where a
+/// clone() is gone, in front of which a detach() may have been.
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report);
 
 }  // namespace shardrun::importer

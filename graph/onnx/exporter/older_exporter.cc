@@ -1,7 +1,9 @@
-// Sums by index, and distances.
+// Sums by index, windows, and distances.
 #include "graph/onnx/exporter/older_exporter.h"
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -51,6 +53,113 @@ void restore_added_elements(std::vector<FlatNode>& nodes, ImportReport& report) 
     }
   }
 }
+
+/// unfold() is slices side by side along a new dim. That dim takes the place of the one that is
+/// cut, but where this is counted from the end, the exporter puts it one place too late.
+class WindowRestorer {
+ public:
+  WindowRestorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
+      : nodes_(nodes), report_(report) {
+    for (const StoredTensor& tensor : model.initialisers) stored_[tensor.name] = &tensor;
+    for (size_t n = 0; n < nodes.size(); ++n)
+      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
+  }
+
+  void run() {
+    for (FlatNode& node : nodes_) {
+      if (node.proto.op_type() == "Concat") restore(node);
+    }
+    nodes_.insert(nodes_.begin(), std::make_move_iterator(axes_.begin()),
+                  std::make_move_iterator(axes_.end()));
+  }
+
+ private:
+  struct Window {
+    ::onnx::NodeProto* unsqueeze;
+    std::string of;
+    int64_t begin, size;
+  };
+
+  ::onnx::NodeProto* maker(const std::string& value, const char* op) const {
+    const auto found = makers_.find(value);
+    ::onnx::NodeProto* node = found == makers_.end() ? nullptr : &nodes_[found->second].proto;
+    return node != nullptr && node->op_type() == op ? node : nullptr;
+  }
+
+  /// The one number of an operand that is a constant.
+  std::optional<int64_t> number(const ::onnx::NodeProto& node, int input) const {
+    if (input >= node.input_size()) return std::nullopt;
+    const auto stored = stored_.find(node.input(input));
+    if (stored != stored_.end()) {
+      const StoredTensor& tensor = *stored->second;
+      const bool fits = tensor.type.dtype == DType::i64 && tensor.count() == 1;
+      return fits ? std::optional(tensor.load().to_ints()[0]) : std::nullopt;
+    }
+    const ::onnx::NodeProto* constant = maker(node.input(input), "Constant");
+    if (constant == nullptr || constant->attribute_size() != 1) return std::nullopt;
+    const ::onnx::TensorProto& value = constant->attribute(0).t();
+    int64_t out = 0;
+    if (value.data_type() != ::onnx::TensorProto::INT64 || value.dims_size() > 1)
+      return std::nullopt;
+    if (value.int64_data_size() == 1) return value.int64_data(0);
+    if (value.raw_data().size() != sizeof(out)) return std::nullopt;
+    std::memcpy(&out, value.raw_data().data(), sizeof(out));
+    return out;
+  }
+
+  std::optional<Window> window(const std::string& value, int64_t axis) const {
+    ::onnx::NodeProto* unsqueeze = maker(value, "Unsqueeze");
+    if (unsqueeze == nullptr || number(*unsqueeze, 1) != axis) return std::nullopt;
+    const ::onnx::NodeProto* turned = maker(unsqueeze->input(0), "Transpose");  // but for the last
+    const ::onnx::NodeProto* slice =
+        maker(turned == nullptr ? unsqueeze->input(0) : turned->input(0), "Slice");
+    if (slice == nullptr || (turned == nullptr) != (axis == -1) || slice->input_size() != 4)
+      return std::nullopt;
+    const auto begin = number(*slice, 1), end = number(*slice, 2), along = number(*slice, 3);
+    if (!begin || !end || along != axis) return std::nullopt;
+    return Window{unsqueeze, slice->input(0), *begin, *end - *begin};
+  }
+
+  void restore(FlatNode& concat) {
+    ::onnx::AttributeProto* axis = nullptr;
+    for (auto& attribute : *concat.proto.mutable_attribute()) {
+      if (attribute.name() == "axis" && attribute.i() < 0) axis = &attribute;
+    }
+    if (axis == nullptr) return;
+    std::vector<Window> windows;
+    for (const std::string& value : concat.proto.input()) {
+      const auto one = window(value, axis->i());
+      if (!one) return;
+      windows.push_back(*one);
+    }
+    const int64_t step = windows.size() > 1 ? windows[1].begin : 1;
+    for (size_t i = 0; i < windows.size(); ++i) {
+      if (windows[i].begin != static_cast<int64_t>(i) * step || windows[i].of != windows[0].of ||
+          windows[i].size != windows[0].size)
+        return;
+    }
+    axis->set_i(axis->i() - 1);
+    FlatNode place;
+    place.opset = concat.opset;
+    place.label = concat.label;
+    place.proto.set_op_type("Constant");
+    place.proto.set_name(concat.proto.output(0) + ".axis");
+    place.proto.add_output(place.proto.name());
+    auto* value = place.proto.add_attribute();
+    value->set_name("value_ints");
+    value->set_type(::onnx::AttributeProto::INTS);
+    value->add_ints(axis->i());
+    for (const Window& one : windows) one.unsqueeze->set_input(1, place.proto.name());
+    axes_.push_back(std::move(place));
+    report_.restored["unfold() along a dim counted from the end"].push_back(concat.proto.name());
+  }
+
+  std::vector<FlatNode>& nodes_;
+  ImportReport& report_;
+  std::map<std::string, const StoredTensor*> stored_;
+  std::map<std::string, size_t> makers_;
+  std::vector<FlatNode> axes_;
+};
 
 class DistanceRestorer {
  public:
@@ -161,6 +270,7 @@ void restore_older(const ModelFile& model, std::vector<FlatNode>& nodes, ImportR
   // The newer one notes its calls.
   if (model.proto.producer_name() != "pytorch" || !call_groups(nodes).empty()) return;
   restore_added_elements(nodes, report);
+  WindowRestorer(model, nodes, report).run();
   DistanceRestorer(nodes, report).run();
 }
 

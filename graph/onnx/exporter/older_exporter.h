@@ -11,6 +11,8 @@ namespace shardrun::importer {
 /// which
 ///   is added. It gets its reduction, for a place that comes twice counts twice. Without
 ///   accumulate=True PyTorch does not say what such a place holds.
+/// - unfold(-1, size, step) is slices side by side along a dim that comes one place too late. It is
+///   put where PyTorch has it.
 /// - cdist and pairwise_distance are (sum of (a - b)^p) ^ (1 / (p + eps)). They get the p-th root,
 ///   absolute values of differences, and pairwise_distance's eps in these. A distance of 0, as each
 ///   row has to itself, gets a gradient of 0, as in PyTorch.

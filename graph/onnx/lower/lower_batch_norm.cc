@@ -69,6 +69,12 @@ V latest(NodeContext& c, V running) {
   return repeated(c.b, c.b.value(moved->second), repeats_of(c.b, running, state));
 }
 
+/// The same for what only reads it, and has no gradient.
+V latest_read(NodeContext& c, V running) {
+  if (c.b.graph.updates.count(state_of(c.b, running)) == 0) return running;
+  return c.b.add("identity", {latest(c, running)}, {{"detach", int64_t{1}}});
+}
+
 void update(NodeContext& c, V running, V next) {
   Builder& b = c.b;
   const ValueId state = state_of(b, running);
@@ -140,6 +146,7 @@ void batch_norm(NodeContext& c) {
   const BatchNormForm form = batch_norm_form(c.proto, c.opset, b.options);
   if (form == BatchNormForm::inference) {
     c.report.stored_statistics += b.options.training;
+    mean = latest_read(c, mean), variance = latest_read(c, variance);
   } else {
     const Statistics s = batch_statistics(c, x, mean, variance, 1 - momentum);
     mean = s.mean, variance = s.variance;

@@ -89,6 +89,22 @@ void list_unreached(Deciding& d, const std::set<std::string>& reached) {
   d.report.gradient_stops = gradient_stops(d.nodes, reached, d.report.unreached);
 }
 
+void note_regions(Deciding& d, const std::set<std::string>& reached) {
+  if (!d.options.training) return;
+  std::vector<std::string> trained;
+  for (const std::string& name : d.out.order) {
+    if (d.out.by_name[name].trainable) trained.push_back(name);
+  }
+  const std::vector<std::string> found = region_results(d.nodes, reached, trained);
+  if (found.empty()) return;
+  const bool one = found.size() == 1;
+  d.report.notes.push_back(
+      str(listed(found, 4), one ? " comes" : " come",
+          " out of a region of torch.no_grad() or torch.autocast(), which the export does not tell "
+          "apart: gradients flow through ",
+          one ? "it" : "them", "; where it is no_grad(), detach() what comes out of it, too"));
+}
+
 void note_folding(Deciding& d) {
   if (!d.options.training) return;
   for (const std::string& name : d.out.order) {

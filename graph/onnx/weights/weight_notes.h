@@ -14,6 +14,7 @@ void note_unsure(Deciding& d);
 
 /// Parameters that do not learn, though nobody asked for that.
 void list_unreached(Deciding& d, const std::set<std::string>& reached);
+void note_regions(Deciding& d, const std::set<std::string>& reached);
 
 /// The legacy exporter folds transposes into weights in evaluation mode only, and there drops
 /// Dropout without a trace; both fold batch normalisations into convolutions when they optimise,

@@ -72,9 +72,16 @@ bool is_single_weight(const Deciding& d, const std::string& name, const std::vec
 }
 
 /// What a weight was called whose name the exporter lost: its sources, or, from the older
-/// exporter, the weight of the module whose step '/enc/enc.0/MatMul' reads it.
+/// exporter, the weight of the module whose step '/enc/enc.0/MatMul' reads it. Of a table's rows at
+/// the places in a buffer, the table.
 std::vector<std::string> lost_names(const Deciding& d, const std::string& name) {
   std::vector<std::string> out = d.own_sources(name);
+  const auto is_parameter = [&](const std::string& source) {
+    const auto kind = d.said.kinds.find(source);
+    return kind != d.said.kinds.end() && kind->second == "PARAMETER";
+  };
+  if (std::any_of(out.begin(), out.end(), is_parameter))
+    std::erase_if(out, [&](const std::string& source) { return !is_parameter(source); });
   const auto users = d.readers.find(name);
   if (!out.empty() || name.rfind("onnx::", 0) != 0 || users == d.readers.end()) return out;
   for (const Use& use : users->second) {

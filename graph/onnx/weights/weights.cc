@@ -135,6 +135,7 @@ Weights decide_weights(const ModelFile& model, const RestoredWeights& restored,
   drop_unused(d);
   note_unsure(d);
   list_unreached(d, reached);
+  note_regions(d, reached);
   note_folding(d);
   note_left_out(d);
   return std::move(d.out);

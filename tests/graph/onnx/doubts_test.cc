@@ -85,6 +85,9 @@ TEST(CustomFunctions, MayHaveAnotherNameWhereMoreThanTheModulesAreInForward) {
   EXPECT_EQ(call("['', 'neg']",
                  frame + "forward\n    super().forward(h)\n" + frame + "forward\n    return -x"),
             "");
+  EXPECT_EQ(call("['', 'neg']", frame + "forward\n    def forward(self, x): return self.f(x)\n" +
+                                    frame + "forward\n    return -x"),
+            "def forward(self, x): return self.f(x)");
   EXPECT_EQ(call("['', 'neg']", in_root + frame + "helper\n    return -x"), "");
   EXPECT_EQ(call("", in_root + frame + "forward\n    return -x"), "");
 }
@@ -113,6 +116,78 @@ TEST_F(OnnxDoubts, CallsThatMayBeOfCustomFunctionsAreNoted) {
   b.output("y");
   import(b);
   EXPECT_EQ(notes("'reverse(h)' calls a forward() of no module in the export"), 1);
+}
+
+TEST_F(OnnxDoubts, DetachInPlaceIsNotedWhereTheCodeShowsIt) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  test::add_metadata(&b.node("MatMul", {"x", "a.weight"}, {"y"}), "pkg.torch.onnx.stack_trace",
+                     "File \"m.py\", line 1, in forward\n    h = (x @ self.a).detach_()");
+  b.output("y");
+  import(b);
+  EXPECT_EQ(notes("'h = (x @ self.a).detach_()' calls detach_(), which the export leaves out"), 1);
+}
+
+/// h = x @ a in a region whose graph is `frame`, then tanh(h), then a layer.
+ModelBuilder region(const std::string& frame, const char* between) {
+  ModelBuilder b = pytorch();
+  b.floats("a.weight", {2, 2}, numbers(4));
+  b.floats("b.weight", {2, 2}, numbers(4, 7));
+  const std::string key = "pkg.torch.onnx.stack_trace";
+  test::add_metadata(&b.node("MatMul", {"x", "a.weight"}, {"h"}), key, frame);
+  test::add_metadata(&b.node("Tanh", {"h"}, {"t"}), key, frame);
+  ::onnx::NodeProto& node = b.node(between, {"t"}, {"u"});
+  test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                     "%u : [num_users=1] = call_function[target=torch.ops.aten." +
+                         std::string(node.op_type() == "Identity" ? "detach" : "neg") +
+                         ".default](args = (%t,), kwargs = {})");
+  b.node("MatMul", {"u", "b.weight"}, {"y"});
+  b.output("y");
+  return b;
+}
+
+TEST_F(OnnxDoubts, RegionsWithoutGradientsAreNotedWhereOneFlowsThrough) {
+  const std::string text = "'t' comes out of a region of torch.no_grad() or torch.autocast()";
+  const std::string own = "File \"<eval_with_key>.12\", line 5, in forward\n    linear = x";
+  import(region(own, "Neg"));
+  EXPECT_EQ(notes(text), 1);
+  EXPECT_EQ(notes("come out of a region") + notes("comes out of a region"), 1);
+  import(region("\n  " + own, "Neg"));
+  EXPECT_EQ(notes(text), 1);
+  import(region(own, "Identity"));  // detach()
+  EXPECT_EQ(notes("a region"), 0);
+  import(region("File \"m.py\", line 5, in forward\n    h = f(x)  # <eval_with_key>.12", "Neg"));
+  EXPECT_EQ(notes("a region"), 0);
+  options.freeze = {"a.weight"};
+  import(region(own, "Neg"));
+  EXPECT_EQ(notes("a region"), 0);
+}
+
+/// sigmoid(h.detach().clone()) as it is optimised: neither is left, and the call names the clone.
+TEST_F(OnnxDoubts, AClonesMissingDetachIsNoted) {
+  const auto reads = [&](const char* op, const char* argument) {
+    ModelBuilder b = pytorch();
+    b.floats("a.weight", {2, 2}, {1, 2, 3, 4});
+    const auto call = [&](::onnx::NodeProto& node, const std::string& result,
+                          const std::string& of) {
+      test::add_metadata(&node, "pkg.torch.onnx.fx_node",
+                         "%" + result + " : [num_users=1] = call_function[target=torch.ops.aten." +
+                             of + ", kwargs = {})");
+    };
+    call(b.node("MatMul", {"x", "a.weight"}, {"mm"}), "mm", "mm.default](args = (%x, %p_a_weight)");
+    call(b.node(op, {"mm"}, {"h"}), "h", "h.default](args = (%mm,)");
+    call(b.node("Sigmoid", {"h"}, {"y"}), "sigmoid",
+         "sigmoid.default](args = (%" + std::string(argument) + ",)");
+    b.output("y");
+    test::add_metadata(&b.graph(), "pkg.torch.export.ExportedProgram.graph_signature",
+                       "\n# inputs\np_a_weight: PARAMETER target='a.weight'\nx: USER_INPUT\n\n# "
+                       "outputs\ny: USER_OUTPUT\n");
+    import(b);
+    return notes("'sigmoid' was called with a clone() that the optimiser");
+  };
+  EXPECT_EQ(1, reads("Relu", "clone"));
+  EXPECT_EQ(0, reads("Relu", "h"));
+  EXPECT_EQ(0, reads("Transpose", "clone"));  // contiguous()
 }
 
 /// Two towers: what the second is called, and whether it began as the first.
@@ -287,6 +362,53 @@ TEST_F(OnnxDoubts, DistancesOfOlderExportsAreThoseOfPyTorch) {
     EXPECT_NEAR(got[1].at(0), 4 * 3 * std::pow(3 / distance, p - 1), 1e-4) << p;
     EXPECT_NEAR(got[1].at(1), 4 * 4 * std::pow(4 / distance, p - 1), 1e-4) << p;
   }
+}
+
+/// x.unfold(axis, 2, step) of x [2, 4] or, transposed first, [4, 2], as the older exporter writes
+/// it.
+ModelBuilder windows(int64_t axis, int64_t step, int64_t second_begin) {
+  ModelBuilder b;
+  b.model.set_producer_name("pytorch");
+  b.input("x", {2, 4});
+  ::onnx::AttributeProto* number = b.node("Constant", {}, {"axis"}).add_attribute();
+  number->set_name("value");
+  number->set_type(::onnx::AttributeProto::TENSOR);
+  number->mutable_t()->set_data_type(::onnx::TensorProto::INT64);
+  number->mutable_t()->add_dims(1);
+  number->mutable_t()->set_raw_data(&axis, sizeof(axis));
+  test::set_ints(b.node("Transpose", {"x"}, {"turned"}), "perm", {1, 0});
+  const std::string of = axis == -2 ? "turned" : "x";
+  std::vector<std::string> parts;
+  for (const int64_t begin : {int64_t{0}, second_begin, 2 * step}) {
+    const std::string i = std::to_string(parts.size());
+    b.ints("begin" + i, {begin});
+    b.ints("end" + i, {begin + 2});
+    b.node("Slice", {of, "begin" + i, "end" + i, "axis"}, {"slice" + i});
+    test::set_ints(b.node("Transpose", {"slice" + i}, {"turned" + i}), "perm", {1, 0});
+    const std::string part = (axis == -2 ? "turned" : "slice") + i;
+    b.node("Unsqueeze", {part, "axis"}, {"one" + i});
+    parts.push_back("one" + i);
+  }
+  test::set_int(b.node("Concat", parts, {"y"}), "axis", axis);
+  b.output("y");
+  return b;
+}
+
+TEST_F(OnnxDoubts, WindowsOfOlderExportsLieWhereUnfoldPutsThem) {
+  const auto lie = [&](const ModelBuilder& b, const Shape& shape, const std::vector<float>& want) {
+    const Tensor got =
+        evaluate_graph(import(b), {{"x", floats({2, 4}, {0, 1, 2, 3, 10, 11, 12, 13})}})[0];
+    ASSERT_EQ(got.shape(), shape);
+    for (size_t i = 0; i < want.size(); ++i)
+      EXPECT_EQ(got.at(static_cast<int64_t>(i)), want[i]) << i;
+  };
+  lie(windows(-1, 1, 1), {2, 3, 2}, {0, 1, 1, 2, 2, 3, 10, 11, 11, 12, 12, 13});
+  EXPECT_EQ(notes("unfold() along a dim counted from the end of"), 1);
+  // Windows, the other dim, places in a window.
+  lie(windows(-2, 1, 1), {3, 2, 2}, {0, 1, 10, 11, 1, 2, 11, 12, 2, 3, 12, 13});
+  EXPECT_EQ(notes("unfold() along a dim counted from the end of"), 1);
+  lie(windows(-1, 1, 2), {2, 2, 3}, {});  // no windows, for the second begins elsewhere
+  EXPECT_EQ(notes("unfold()"), 0);
 }
 
 /// pairwise_distance(x, w, p=1, eps=0.5): the norms of x - w + eps.

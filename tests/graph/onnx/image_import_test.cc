@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "graph/onnx/import.h"
+#include "graph/passes/training.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/import_test.h"
 
@@ -256,6 +257,30 @@ TEST_F(OnnxImageImport, ModulesCalledTwiceMoveTheirStatisticsTwice) {
   ASSERT_EQ(graph.updates.size(), 2u);
   const Node& last = graph.node(graph.value(graph.updates.at(graph.find("mean"))).producer);
   EXPECT_EQ(graph.value(last.inputs[0]).role, Role::computed);  // what the first call made
+}
+
+/// A module in evaluation mode reads the averages that were moved before it in the same forward().
+TEST_F(OnnxImageImport, StoredStatisticsAreThoseThatACallBeforeMoved) {
+  ModelBuilder b = norm_model(17, {"y", "m", "v"});
+  b.graph().clear_output();
+  b.node("BatchNormalization", {"y0", "w", "b", "mean", "var"}, {"z"});
+  b.output("z");
+  const Graph graph = import(b);
+  const NamedTensors feeds = {{"x", Tensor::from<float>({4, 2, 3}, ramp(24), DType::f32)}};
+  const auto first = std::find_if(graph.nodes().begin(), graph.nodes().end(),
+                                  [](const Node& node) { return node.op == "batch_norm"; });
+  ASSERT_NE(first, graph.nodes().end());
+  const std::vector<Tensor> got = evaluate_graph(
+      graph, feeds,
+      std::vector{graph.outputs[0], first->outputs[0], graph.updates.at(graph.find("mean")),
+                  graph.updates.at(graph.find("var"))});
+  EXPECT_NEAR(got[0].at(0),
+              (got[1].at(0) - got[2].at(0)) / std::sqrt(got[3].at(0) + 1e-5) * 1.5 + 0.25, 1e-5);
+  EXPECT_GT(std::abs(got[2].at(0) - 0.1), 0.01);
+  const Graph evaluated = evaluation_form(graph);
+  const Tensor z = evaluate_graph(evaluated, feeds)[0];
+  const double y = (ramp(24)[0] - 0.1) / std::sqrt(1.25 + 1e-5) * 1.5 + 0.25;
+  EXPECT_NEAR(z.at(0), (y - 0.1) / std::sqrt(1.25 + 1e-5) * 1.5 + 0.25, 1e-5);
 }
 
 /// momentum=None averages over all batches: the older exporter writes the weight at the time, 1.

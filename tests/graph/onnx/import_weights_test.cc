@@ -403,6 +403,19 @@ std::vector<float> drawn(int begin, int count) {
   return out;
 }
 
+TEST_F(OnnxImportWeights, AFoldedLookUpIsFrozenWithItsTable) {
+  ModelBuilder b = with_folded({{"embedding", {4, 3}, drawn(0, 12), "'places'"}});
+  for (auto& entry : *b.graph().mutable_metadata_props())
+    entry.set_value("\n# inputs\nb_places: BUFFER target='places' persistent=False\n" +
+                    entry.value().substr(entry.value().find("p_w:")));
+  import(b);
+  ASSERT_NE(parameter("embedding"), nullptr);
+  EXPECT_TRUE(parameter("embedding")->trainable);
+  options.freeze = {"^w$"};
+  import(b);
+  EXPECT_FALSE(parameter("embedding")->trainable);
+}
+
 TEST_F(OnnxImportWeights, WhatWasComputedFromAWeightBeforeItWasMovedIsNotTrained) {
   const auto why = [&](const std::string& name, const std::string& steps) {
     return refusal(with_folded({{name, {4, 3}, drawn(0, 12), steps}}));
