@@ -95,8 +95,7 @@ bool moves_only(const std::string& name) {
       "alias chunk clone contiguous detach embedding expand flatten gather getitem index "
       "index_select narrow permute reshape select slice split split_with_sizes _to_copy squeeze t "
       "transpose unbind unsqueeze val view view_as view_as_complex view_as_real unsafe_view "
-      "_unsafe_view unsafe_chunk "
-      "unsafe_split unsafe_split_with_sizes");
+      "_unsafe_view unsafe_chunk unsafe_split unsafe_split_with_sizes");
   return ops.count(op_of(name.substr(0, name.find('.')))) > 0;
 }
 
