@@ -16,6 +16,83 @@ bool is_detached(const std::string& value) {
   return op == "detach" || op == "detach_";
 }
 
+/// The numbers that the optimiser made of torch.hamming_window(): it computes the operator
+/// HammingWindow ahead, which has 25/46 and 21/46, where PyTorch has 0.54 and 0.46.
+class WindowRestorer {
+ public:
+  WindowRestorer(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report)
+      : model_(model),
+        report_(report),
+        groups_(call_groups(nodes)),
+        names_(model, nodes),
+        kinds_(signature_of(model.proto.graph()).kinds) {
+    for (const FlatNode& node : nodes) {
+      for (const std::string& name : names_read(node.proto)) read_.insert(name);
+    }
+    for (const CallGroup& group : groups_) {
+      const std::vector<std::string> values = group.call.values();
+      if (std::none_of(values.begin(), values.end(), [&](const auto& v) { return is_window(v); }))
+        continue;
+      for (size_t n : group.nodes)
+        called_.insert(nodes[n].proto.input().begin(), nodes[n].proto.input().end());
+    }
+  }
+
+  void run() {
+    if (groups_.empty()) return;
+    for (StoredTensor& tensor : model_.initialisers) {
+      if (!is_float(tensor.type.dtype) || read_.count(tensor.name) == 0) continue;
+      const std::set<std::string>& sources = names_.sources_of(tensor.name);
+      const auto source = std::find_if(sources.begin(), sources.end(),
+                                       [&](const std::string& name) { return is_window(name); });
+      const bool is_the_modules = kinds_.count(tensor.name) > 0;
+      if (source == sources.end() && (is_the_modules || called_.count(tensor.name) == 0)) continue;
+      if (is_hamming_window(tensor))
+        restore(tensor);
+      else if (source != sources.end())
+        refuse(tensor, *source);
+    }
+  }
+
+ private:
+  /// A result of the call, and no tensor of the module's of that name.
+  bool is_window(const std::string& name) const {
+    return op_of(name) == "hamming_window" && kinds_.count(name) == 0;
+  }
+
+  /// 25/46 - 21/46 c becomes 0.54 - 0.46 c.
+  void restore(StoredTensor& tensor) {
+    constexpr double kSlope = 0.46 * 46 / 21, kOffset = 0.54 - kSlope * 25 / 46;
+    const Tensor x = tensor.load();
+    std::vector<double> numbers(static_cast<size_t>(x.count()), 0.0);
+    for (int64_t i = 0; i < x.count(); ++i) {
+      if (x.at(i) != 0) numbers[static_cast<size_t>(i)] = kOffset + kSlope * x.at(i);
+    }
+    tensor.data = convert(Tensor::from(tensor.type.shape, numbers, DType::f64), tensor.type.dtype);
+    tensor.stored = tensor.type.dtype;
+    tensor.file = nullptr;
+    tensor.offset = 0;
+    report_.restored["alpha=0.54"].push_back(tensor.name);
+  }
+
+  /// Not where no signature tells whether a buffer has the name.
+  void refuse(const StoredTensor& tensor, const std::string& source) const {
+    SR_REQUIRE(kinds_.empty(), invalid_input, "'", tensor.name, "' was computed from '", source,
+               "', a Hamming window, by the optimiser of PyTorch's exporter: it takes 25/46 for "
+               "the 0.54 of torch.hamming_window(), and what was computed from it cannot be put "
+               "right; export with torch.onnx.export(…, dynamo=True, optimize=False), or make the "
+               "window in the module's constructor and register it as a buffer");
+  }
+
+  ModelFile& model_;
+  ImportReport& report_;
+  const std::vector<CallGroup> groups_;
+  const CallNames names_;
+  const std::map<std::string, std::string> kinds_;
+  std::set<std::string> read_;    // by any node
+  std::set<std::string> called_;  // by nodes of calls that name a Hamming window
+};
+
 class NodeRestorer {
  public:
   NodeRestorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
@@ -327,6 +404,10 @@ class NodeRestorer {
 };
 
 }  // namespace
+
+void restore_windows(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report) {
+  WindowRestorer(model, nodes, report).run();
+}
 
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
                         ImportReport& report) {

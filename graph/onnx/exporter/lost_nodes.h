@@ -7,6 +7,11 @@
 
 namespace shardrun::importer {
 
+/// Gives torch.hamming_window() its numbers, where the optimiser computed it by the operator's
+/// definition, which has others: an initialiser that holds the window takes them. Throws
+/// invalid_input for one that was computed from a window.
+void restore_windows(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report);
+
 /// Puts back
 ///   - the dropout of an attention, between its softmax and its last product; where its nodes are
 ///     not known, a note says so;

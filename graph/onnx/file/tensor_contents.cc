@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numbers>
 
 #include "graph/onnx/lower/lowering.h"
 
@@ -139,6 +140,45 @@ bool is_sinusoid(const StoredTensor& tensor) {
   return width >= kLeastWidth && shape[0] >= 3 &&
          std::any_of(std::begin(strides), std::end(strides),
                      [&](int64_t stride) { return has_sines_with_cosines(x, width, stride); });
+}
+
+namespace {
+
+/// Along a dim of `size` numbers that are `stride` apart.
+bool has_hamming_window(const Tensor& x, int64_t size, int64_t stride) {
+  constexpr int64_t kLeast = 3;       // two numbers may be any
+  constexpr double kRounding = 2e-6;  // of angles in f32; PyTorch's own window is 7e-3 off
+  int64_t first = 0, last = size - 1;
+  while (first < last && x.at(first * stride) == 0) ++first;
+  while (last > first && x.at(last * stride) == 0) --last;
+  const int64_t length = last - first + 1;
+  if (length < kLeast) return false;
+  const auto is_window = [&](int64_t period) {
+    for (int64_t i = 0; i < x.count(); ++i) {
+      const int64_t k = i / stride % size;
+      const double angle =
+          2 * std::numbers::pi * static_cast<double>(k - first) / static_cast<double>(period);
+      const double want = k < first || k > last ? 0 : (25 - 21 * std::cos(angle)) / 46;
+      if (!(std::abs(x.at(i) - want) < kRounding)) return false;
+    }
+    return true;
+  };
+  return is_window(length) || is_window(length - 1);
+}
+
+}  // namespace
+
+bool is_hamming_window(const StoredTensor& tensor) {
+  if (!is_float(tensor.stored) || size_of(tensor.stored) < 4 || tensor.count() == 0 ||
+      tensor.count() > kFoldLimit)
+    return false;
+  const Tensor x = tensor.load();
+  int64_t stride = tensor.count();
+  for (int64_t size : tensor.type.shape) {
+    stride /= size;
+    if (has_hamming_window(x, size, stride)) return true;
+  }
+  return false;
 }
 
 bool has_infinity(const StoredTensor& tensor) {

@@ -37,6 +37,11 @@ bool has_infinity(const StoredTensor& tensor);
 /// image). Rows of zeros are those of a padding or a class.
 bool is_sinusoid(const StoredTensor& tensor);
 
+/// A Hamming window as the operator HammingWindow defines it, 25/46 - 21/46 cos, along one dim:
+/// periodic or not, between zeros, and the same for every index of the other dims. Of 16-bit
+/// numbers it says no.
+bool is_hamming_window(const StoredTensor& tensor);
+
 /// Are more than a tenth of the numbers there already, or more numbers twice than chance has it?
 /// Then the tensor is a table's rows repeated rather than a part of it. Of 16-bit numbers too few
 /// exist to say.
