@@ -391,6 +391,9 @@ class Waves(nn.Module):
         return self.of(self.body(x))
 
 
+HAMMING = torch.hamming_window(12)
+
+
 def waves(name, shape, of, **options):
     model(lambda g: {"x": torch.randn(shape, generator=g)}, name=f"waves_{name}", **options)(
         lambda: Waves(of, shape[-1]))
@@ -400,6 +403,11 @@ waves("stft", (2, 64), lambda z: torch.view_as_real(
     torch.stft(z, 16, 6, window=torch.hann_window(16), return_complex=True)).square().sum(-1).add(1).log().mean())
 waves("stft_plain", (2, 64), lambda z: torch.view_as_real(
     torch.stft(z, 15, 5, win_length=12, window=torch.hamming_window(12), center=False, return_complex=True)).abs().mean())
+waves("windowed", (2, 4, 12), lambda z: (
+    (z * F.pad(torch.hamming_window(9), (1, 2))).tanh().square().mean() + (z.mT * torch.hamming_window(12)[:, None]).abs().mean()))
+waves("window_of_mean_1", (2, 12), lambda z: (z * (torch.hamming_window(12) / torch.hamming_window(12).mean())).tanh().square().mean(),
+      says={"default": "'div' was computed from .*, a Hamming window"})
+waves("window_kept", (2, 12), lambda z: (z * HAMMING / HAMMING.mean()).tanh().square().mean())
 waves("fft2", (2, 8, 6), lambda z: torch.fft.fft2(z).real.square().mean())
 waves("rfft", (2, 8, 6), lambda z: torch.fft.rfft(z, dim=1).abs().mean())
 waves("irfft", (2, 8, 6), lambda z: (
