@@ -84,8 +84,9 @@ def flattened(m, x, y, k):
 
 
 def logarithms(m, x, y, k):
+    """What the mask leaves out has no logarithm, or, near 0, a gradient that rounding decides."""
     z = m.body(x)
-    return -z[z > 0].log().mean() + z.square().mean()
+    return -z[z > 0.1].log().mean() + z.square().mean()
 
 
 def two_masks(m, x, y, k):
@@ -104,7 +105,7 @@ picked("extremes", masked, extremes)
 picked("elements", elements, of_elements)
 picked("flattened", masked, flattened)
 picked("select", masked, lambda m, x, y, k: (m.body(x) - y).square().masked_select(k.unsqueeze(-1)).mean())
-picked("logarithms", masked, logarithms, lr=1e-3)
+picked("logarithms", masked, logarithms)
 picked("two_masks", masked, two_masks)
 picked("one", masked, lambda m, x, y, k: m.body(x)[k][0].square().sum(),
        says=dict.fromkeys(("dynamo", "default", "legacy"), "Gather is not of each row alone"))
