@@ -231,6 +231,14 @@ int64_t main_opset(const ::onnx::ModelProto& model) {
   return 0;
 }
 
+std::map<std::string, size_t> makers_of(const std::vector<FlatNode>& nodes) {
+  std::map<std::string, size_t> out;
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    for (const std::string& name : nodes[n].proto.output()) out[name] = n;
+  }
+  return out;
+}
+
 std::vector<std::string> names_read(const ::onnx::NodeProto& node) {
   std::vector<std::string> out;
   collect_reads(node, out, 0);

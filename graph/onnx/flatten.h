@@ -67,6 +67,10 @@ void drop_dead(std::vector<FlatNode>& nodes, const ::onnx::GraphProto& graph,
 /// Names that a node reads, those read inside its subgraphs included.
 std::vector<std::string> names_read(const ::onnx::NodeProto& node);
 
+/// By the name of a value the node that makes it, as an index. Of outputs that are left out (""),
+/// the last.
+std::map<std::string, size_t> makers_of(const std::vector<FlatNode>& nodes);
+
 /// Names that a subgraph's nodes and outputs read, its own included.
 std::vector<std::string> names_read(const ::onnx::GraphProto& graph);
 

@@ -35,14 +35,11 @@ class Finder {
  public:
   Finder(const ModelFile& model, const std::vector<FlatNode>& nodes,
          const std::map<std::string, std::string>& other_names, const std::string& loss)
-      : graph_(model.proto.graph()), nodes_(nodes), loss_(loss) {
+      : graph_(model.proto.graph()), nodes_(nodes), makers_(makers_of(nodes)), loss_(loss) {
     for (const StoredTensor& tensor : model.initialisers) stored_.insert(tensor.name);
     for (const auto& input : graph_.input()) inputs_.insert(input.name());
     for (const auto* list : {&graph_.input(), &graph_.output(), &graph_.value_info()}) {
       for (const auto& info : *list) types_[info.name()] = &info.type().tensor_type();
-    }
-    for (size_t n = 0; n < nodes.size(); ++n) {
-      for (const std::string& name : nodes[n].proto.output()) maker_[name] = n;
     }
     const ExportSignature signature = signature_of(graph_);
     for (const auto& [name, kind] : signature.kinds)
@@ -80,7 +77,7 @@ class Finder {
       if (of_batch_norms.count(tensor) > 0) continue;
       if (sources.count(value) > 0 || is_folded(tensor)) {
         folded.push_back(tensor);
-      } else if (maker_.count(value) + inputs_.count(value) + stored_.count(value) > 0) {
+      } else if (makers_.count(value) + inputs_.count(value) + stored_.count(value) > 0) {
         out_.by_name[tensor].next = value;
       } else if (stored_.count(tensor) > 0) {
         unknown.push_back(tensor);
@@ -125,8 +122,8 @@ class Finder {
     while (!open.empty()) {
       const std::string name = open.back();
       open.pop_back();
-      const auto made = maker_.find(name);
-      if (made == maker_.end()) {
+      const auto made = makers_.find(name);
+      if (made == makers_.end()) {
         out.insert(name);
         continue;
       }
@@ -207,12 +204,12 @@ class Finder {
     std::vector<ChangedTensor*> last_first;
     const Names of_samples = samples();
     for (auto& [name, change] : out_.by_name) {
-      change.is_read_back = maker_.count(change.next) > 0 && moved.count(change.next) > 0 &&
+      change.is_read_back = makers_.count(change.next) > 0 && moved.count(change.next) > 0 &&
                             of_samples.count(change.next) == 0;
       if (change.is_read_back) last_first.push_back(&change);
     }
     std::sort(last_first.begin(), last_first.end(), [&](const auto* a, const auto* b) {
-      return maker_.at(a->next) > maker_.at(b->next);
+      return makers_.at(a->next) > makers_.at(b->next);
     });
     Names lost = cut_off();
     for (ChangedTensor* change : last_first) {
@@ -228,8 +225,8 @@ class Finder {
   /// like what it became before.
   int likeness(const std::string& a, const std::string& b, int depth = 0) const {
     if (depth == kLevels || out_.by_name.count(a) + out_.by_name.count(b) > 0) return kLevels;
-    const auto of_a = maker_.find(a), of_b = maker_.find(b);
-    if (of_a == maker_.end() || of_b == maker_.end()) return a == b ? kLevels : 0;
+    const auto of_a = makers_.find(a), of_b = makers_.find(b);
+    if (of_a == makers_.end() || of_b == makers_.end()) return a == b ? kLevels : 0;
     const auto &x = nodes_[of_a->second].proto, &y = nodes_[of_b->second].proto;
     if (x.op_type() != y.op_type() || x.input_size() != y.input_size()) return 0;
     int least = kLevels;
@@ -274,7 +271,7 @@ class Finder {
         for (auto& [name, change] : out_.by_name) {
           const auto read = last_read.find(name);
           if (!change.is_read_back || !are_of_one_type(value, change.next) ||
-              maker_.at(change.next) < n || (read != last_read.end() && read->second > n))
+              makers_.at(change.next) < n || (read != last_read.end() && read->second > n))
             continue;
           const int alike = likeness(value, change.next);
           if (alike > most) best = &change, most = alike;
@@ -301,11 +298,11 @@ class Finder {
 
   const ::onnx::GraphProto& graph_;
   const std::vector<FlatNode>& nodes_;
+  const std::map<std::string, size_t> makers_;
   const std::string& loss_;
   std::map<std::string, std::string> kinds_;
   std::vector<ExportSignature::Mutation> changes_;
   Names stored_, inputs_;
-  std::map<std::string, size_t> maker_;
   std::map<std::string, const ::onnx::TypeProto_Tensor*> types_;  // by value, where it is known
   ChangedTensors out_;
 };

@@ -199,11 +199,7 @@ std::string note_of_positions(const Weights& weights) {
 class Scores {
  public:
   Scores(const std::vector<FlatNode>& nodes, const Weights& weights)
-      : nodes_(nodes), weights_(weights) {
-    for (size_t n = 0; n < nodes.size(); ++n) {
-      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
-    }
-  }
+      : nodes_(nodes), weights_(weights), makers_(makers_of(nodes)) {}
 
   /// The zero weight that makes all scores of a token equal; "" if they may differ.
   std::string zero_weight(std::string value) const {
@@ -255,7 +251,7 @@ class Scores {
 
   const std::vector<FlatNode>& nodes_;
   const Weights& weights_;
-  std::map<std::string, size_t> makers_;
+  const std::map<std::string, size_t> makers_;
 };
 
 /// Where a TopK chooses among scores that are all equal, being products with a weight that is zero,
@@ -300,11 +296,7 @@ std::string note_of_rounding(const std::vector<FlatNode>& nodes) {
 /// element, has the strides of what it is a view of.
 class Strided {
  public:
-  explicit Strided(const std::vector<FlatNode>& nodes) : nodes_(nodes) {
-    for (size_t n = 0; n < nodes.size(); ++n) {
-      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
-    }
-  }
+  explicit Strided(const std::vector<FlatNode>& nodes) : nodes_(nodes), makers_(makers_of(nodes)) {}
 
   /// The node that makes a view which a Gather reads so; null if it reads no flattened value, or
   /// one that is contiguous.
@@ -371,7 +363,7 @@ class Strided {
   }
 
   const std::vector<FlatNode>& nodes_;
-  std::map<std::string, size_t> makers_;
+  const std::map<std::string, size_t> makers_;
 };
 
 /// Of the older exporter, of which contiguous() leaves no trace. The newer one's file has the call,

@@ -22,11 +22,10 @@ Terms operator+(const Terms& a, const Terms& b) {
 class Averages {
  public:
   Averages(const ModelFile& model, const std::vector<FlatNode>& nodes)
-      : model_(model), nodes_(nodes) {
+      : model_(model), nodes_(nodes), makers_(makers_of(nodes)) {
     for (const StoredTensor& tensor : model.initialisers) stored_[tensor.name] = &tensor;
     for (size_t n = 0; n < nodes.size(); ++n) {
       for (const std::string& name : names_read(nodes[n].proto)) readers_[name].insert(n);
-      for (const std::string& name : nodes[n].proto.output()) maker_[name] = n;
     }
     for (const auto& output : model.proto.graph().output()) outputs_.insert(output.name());
   }
@@ -47,8 +46,8 @@ class Averages {
 
  private:
   const ::onnx::NodeProto* maker(const std::string& name) const {
-    const auto made = maker_.find(name);
-    return made == maker_.end() || nodes_[made->second].own != nullptr
+    const auto made = makers_.find(name);
+    return made == makers_.end() || nodes_[made->second].own != nullptr
                ? nullptr
                : &nodes_[made->second].proto;
   }
@@ -88,7 +87,7 @@ class Averages {
     if (node == nullptr || depth > kLongestChain) return whole;
     const std::string& op = node->op_type();
     const auto operand = [&](int i) { return terms_of(node->input(i), tensor, seen, depth + 1); };
-    const auto linear = [&] { seen.insert(maker_.at(value)); };
+    const auto linear = [&] { seen.insert(makers_.at(value)); };
     if ((op == "Identity" || op == "Cast") && node->input_size() == 1) {
       linear();
       return operand(0);
@@ -161,7 +160,7 @@ class Averages {
   const std::vector<FlatNode>& nodes_;
   std::map<std::string, const StoredTensor*> stored_;
   std::map<std::string, std::set<size_t>> readers_;
-  std::map<std::string, size_t> maker_;
+  const std::map<std::string, size_t> makers_;
   std::set<std::string> outputs_;
 };
 

@@ -59,10 +59,8 @@ void restore_added_elements(std::vector<FlatNode>& nodes, ImportReport& report) 
 class WindowRestorer {
  public:
   WindowRestorer(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report)
-      : nodes_(nodes), report_(report) {
+      : nodes_(nodes), report_(report), makers_(makers_of(nodes)) {
     for (const StoredTensor& tensor : model.initialisers) stored_[tensor.name] = &tensor;
-    for (size_t n = 0; n < nodes.size(); ++n)
-      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
   }
 
   void run() {
@@ -157,17 +155,14 @@ class WindowRestorer {
   std::vector<FlatNode>& nodes_;
   ImportReport& report_;
   std::map<std::string, const StoredTensor*> stored_;
-  std::map<std::string, size_t> makers_;
+  const std::map<std::string, size_t> makers_;
   std::vector<FlatNode> axes_;
 };
 
 class DistanceRestorer {
  public:
   DistanceRestorer(std::vector<FlatNode>& nodes, ImportReport& report)
-      : nodes_(nodes), report_(report) {
-    for (size_t n = 0; n < nodes.size(); ++n)
-      for (const std::string& name : nodes[n].proto.output()) makers_[name] = n;
-  }
+      : nodes_(nodes), report_(report), makers_(makers_of(nodes)) {}
 
   void run() {
     for (size_t n = 0; n < nodes_.size(); ++n) find(n);
@@ -258,7 +253,7 @@ class DistanceRestorer {
 
   std::vector<FlatNode>& nodes_;
   ImportReport& report_;
-  std::map<std::string, size_t> makers_;
+  const std::map<std::string, size_t> makers_;
   std::map<size_t, std::string> powers_;  // make_positive's eps
   std::set<size_t> roots_;
   std::vector<FlatNode> out_;

@@ -12,11 +12,11 @@ constexpr float kOnnxMomentum = 0.99F;
 
 class Gatherer {
  public:
-  Gatherer(const ModelFile& model, std::vector<FlatNode>& nodes) : model_(model), nodes_(nodes) {
+  Gatherer(const ModelFile& model, std::vector<FlatNode>& nodes)
+      : model_(model), nodes_(nodes), makers_(makers_of(nodes)) {
     for (const StoredTensor& tensor : model.initialisers) initialisers_[tensor.name] = &tensor;
     for (size_t n = 0; n < nodes.size(); ++n) {
       for (const std::string& name : names_read(nodes[n].proto)) uses_[name].push_back(n);
-      for (const std::string& name : nodes[n].proto.output()) maker_[name] = n;
     }
     for (const auto& output : model.proto.graph().output())
       uses_[output.name()].push_back(kOutside);
@@ -39,8 +39,8 @@ class Gatherer {
            (op == "Constant" || node.proto.input_size() > (binary.count(op) > 0 ? 1 : 0));
   }
   const ::onnx::NodeProto* made_by(const std::string& name, const char* op) const {
-    const auto made = maker_.find(name);
-    if (made == maker_.end() || !is_usual(nodes_[made->second])) return nullptr;
+    const auto made = makers_.find(name);
+    if (made == makers_.end() || !is_usual(nodes_[made->second])) return nullptr;
     const auto& node = nodes_[made->second].proto;
     return node.op_type() == op ? &node : nullptr;
   }
@@ -51,9 +51,9 @@ class Gatherer {
   }
   /// Back over what only moves numbers.
   std::string origin(std::string name) const {
-    for (auto made = maker_.find(name); made != maker_.end() && is_usual(nodes_[made->second]) &&
-                                        moves(nodes_[made->second].proto);
-         made = maker_.find(name))
+    for (auto made = makers_.find(name); made != makers_.end() && is_usual(nodes_[made->second]) &&
+                                         moves(nodes_[made->second].proto);
+         made = makers_.find(name))
       name = nodes_[made->second].proto.input(0);
     return name;
   }
@@ -212,7 +212,7 @@ class Gatherer {
   }
 
   void replace(const Parts& p, const std::string& last) {
-    FlatNode& node = nodes_[maker_.at(last)];
+    FlatNode& node = nodes_[makers_.at(last)];
     ::onnx::NodeProto norm;
     norm.set_name(node.proto.name());
     norm.set_op_type("BatchNormalization");
@@ -234,7 +234,7 @@ class Gatherer {
   std::vector<FlatNode>& nodes_;
   std::map<std::string, const StoredTensor*> initialisers_;
   std::map<std::string, std::vector<size_t>> uses_;
-  std::map<std::string, size_t> maker_;
+  const std::map<std::string, size_t> makers_;
   int64_t count_ = 0;  // channels of the one that is looked at
 };
 

@@ -91,11 +91,10 @@ void Deciding::add(const std::string& name, const StoredTensor& tensor) {
 
 void Deciding::find_uses() {
   readers.clear();
-  makers.clear();
+  makers = makers_of(nodes);
   for (size_t n = 0; n < nodes.size(); ++n) {
     const auto& node = nodes[n].proto;
     for (int i = 0; i < node.input_size(); ++i) readers[node.input(i)].emplace_back(n, i);
-    for (const std::string& name : node.output()) makers[name] = n;
   }
 }
 
