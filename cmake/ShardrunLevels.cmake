@@ -13,8 +13,22 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
 endif()
 
 # All libraries whose sources include base/lanes.h, base/philox_blocks.h or what includes them: functions there take
-# vectors as wide as the compiler is told, so in one libshardrun all must be told the same (ShardrunPackage.cmake checks).
+# vectors as wide as the compiler is told, so in one libshardrun all must be told the same.
 set(SHARDRUN_VECTOR_LIBRARIES base collectives exec kernels_cpu)
+
+# A source outside those libraries would call their vector functions with vectors of another width. Every build looks, for
+# only packages would have two widths.
+file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/graph/*.cc ${CMAKE_SOURCE_DIR}/kernels/*.cc
+  ${CMAKE_SOURCE_DIR}/launcher/*.cc ${CMAKE_SOURCE_DIR}/models/*.cc ${CMAKE_SOURCE_DIR}/planner/*.cc
+  ${CMAKE_SOURCE_DIR}/runtime/*.cc)
+list(FILTER sources EXCLUDE REGEX "^(kernels/cpu|kernels/cuda|runtime/base|runtime/exec)/")
+foreach(source IN LISTS sources)
+  file(STRINGS ${source} includes
+    REGEX "^#include \"(base/(lanes|philox_blocks)|kernels/cpu/(lanes|lane_functions|random|row_tile))\\.h\"")
+  if(includes)
+    message(FATAL_ERROR "${source} includes vectors (${includes}): its library belongs into SHARDRUN_VECTOR_LIBRARIES")
+  endif()
+endforeach()
 
 # shardrun_at_levels(LIBRARY): LIBRARY-<level>, the objects of its sources for each level.
 function(shardrun_at_levels library)

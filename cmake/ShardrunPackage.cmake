@@ -7,19 +7,6 @@ foreach(level IN LISTS SHARDRUN_LEVELS)
   add_dependencies(shardrun_installed shardrun-${level})
 endforeach()
 
-# A source outside those libraries would call their vector functions with vectors of another width.
-file(GLOB_RECURSE sources RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/graph/*.cc ${CMAKE_SOURCE_DIR}/kernels/*.cc
-  ${CMAKE_SOURCE_DIR}/launcher/*.cc ${CMAKE_SOURCE_DIR}/models/*.cc ${CMAKE_SOURCE_DIR}/planner/*.cc
-  ${CMAKE_SOURCE_DIR}/runtime/*.cc)
-list(FILTER sources EXCLUDE REGEX "^(kernels/cpu|kernels/cuda|runtime/base|runtime/exec)/")
-foreach(source IN LISTS sources)
-  file(STRINGS ${source} includes
-    REGEX "^#include \"(base/(lanes|philox_blocks)|kernels/cpu/(lanes|lane_functions|random|row_tile))\\.h\"")
-  if(includes)
-    message(FATAL_ERROR "${source} includes vectors (${includes}): its library belongs into SHARDRUN_VECTOR_LIBRARIES")
-  endif()
-endforeach()
-
 # For the tarball alone, the libraries that are Debian packages to the other. C's and C++'s own and zlib are everywhere;
 # MPI is the cluster's.
 install(CODE "

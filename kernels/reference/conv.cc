@@ -4,7 +4,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/lanes.h"
 #include "graph/ops/window.h"
 #include "kernels/reference/doubles.h"
 #include "kernels/reference/families.h"
@@ -81,6 +80,12 @@ std::vector<Row> rows_of(const Geometry& g) {
 using Eight = double __attribute__((vector_size(64)));
 constexpr int64_t kEight = 8;
 
+inline Eight load_eight(const double* from) {
+  Eight v;
+  std::memcpy(&v, from, sizeof(v));
+  return v;
+}
+
 /// `count` rows of `n` values, one after the other.
 struct Rows {
   double* values;
@@ -102,12 +107,11 @@ template <int kRows, int kVectors>
 void add_block(const Matrix& by, const Rows& from, const Rows& to, int64_t row, int64_t i) {
   Eight sums[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v)
-      sums[r][v] = load_vector<Eight>(to.row(row + r) + i + v * kEight);
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = load_eight(to.row(row + r) + i + v * kEight);
   }
   for (int64_t k = 0; k < from.count; ++k) {
     for (int v = 0; v < kVectors; ++v) {
-      const auto values = load_vector<Eight>(from.row(k) + i + v * kEight);
+      const auto values = load_eight(from.row(k) + i + v * kEight);
       for (int r = 0; r < kRows; ++r) sums[r][v] += by.at(row + r, k) * values;
     }
   }
@@ -143,8 +147,8 @@ void dot_block(const Rows& a, const Rows& b, const Matrix& to, int64_t row, int6
   int64_t i = 0;
   for (; i + kEight <= a.n; i += kEight) {
     for (int c = 0; c < kColumns; ++c) {
-      const auto values = load_vector<Eight>(b.row(column + c) + i);
-      for (int r = 0; r < kRows; ++r) sums[r][c] += load_vector<Eight>(a.row(row + r) + i) * values;
+      const auto values = load_eight(b.row(column + c) + i);
+      for (int r = 0; r < kRows; ++r) sums[r][c] += load_eight(a.row(row + r) + i) * values;
     }
   }
   for (int r = 0; r < kRows; ++r) {
