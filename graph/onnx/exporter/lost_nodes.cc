@@ -18,9 +18,9 @@ bool is_detached(const std::string& value) {
 
 /// The numbers that the optimiser made of torch.hamming_window(): it computes the operator
 /// HammingWindow ahead, which has 25/46 and 21/46, where PyTorch has 0.54 and 0.46.
-class WindowRestorer {
+class HammingRestorer {
  public:
-  WindowRestorer(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report)
+  HammingRestorer(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report)
       : model_(model),
         report_(report),
         groups_(call_groups(nodes)),
@@ -406,7 +406,7 @@ class NodeRestorer {
 }  // namespace
 
 void restore_windows(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report) {
-  WindowRestorer(model, nodes, report).run();
+  HammingRestorer(model, nodes, report).run();
 }
 
 void restore_lost_nodes(const ModelFile& model, std::vector<FlatNode>& nodes,
