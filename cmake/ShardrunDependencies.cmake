@@ -19,7 +19,8 @@ found_library(dnnl dnnl.hpp)  # its package asks for OpenCL, which the CPU engin
 found_library(re2 re2/re2.h)
 found_library(isal isa-l/crc.h)  # checksums
 # In place of the C library's malloc: planning makes and drops millions of small things, and takes up to a third less of
-# the processor by it (docs/results/planning.md). A program links it first of all, so it is the command's and the tests', not the library's.
+# the processor by it (docs/results/planning.md). A program links it first of all, so it is the command's and the tests',
+# not the library's.
 found_library(mimalloc mimalloc.h)
 add_library(shardrun_allocator INTERFACE)
 if(NOT CMAKE_CXX_FLAGS MATCHES "fsanitize")  # which brings its own

@@ -82,7 +82,7 @@ class Importer {
     drop_dead(nodes_, proto, values_of_changes(model_));
     check_supported(nodes_);
     restore_older(model_, nodes_, report_);
-    restore_windows(model_, nodes_, report_);
+    restore_hamming_windows(model_, nodes_, report_);
     if (options_.training) {
       restore_lost_nodes(model_, nodes_, report_);
       tied_ = tied_names(model_, nodes_);

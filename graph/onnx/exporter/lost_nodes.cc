@@ -266,13 +266,18 @@ class NodeRestorer {
   }
 
   void note_epsilons() {
-    if (epsilons_.empty()) return;
+    note_taken_out(epsilons_, "a sum",
+                   ": it takes numbers up to 1e-8 for 0, and so an epsilon as small is gone");
+  }
+
+  void note_taken_out(const std::vector<std::string>& calls, const std::string& what,
+                      const std::string& loss) {
+    if (calls.empty()) return;
     report_.notes.push_back(
-        str("'", epsilons_[0], "'",
-            epsilons_.size() > 1 ? str(" and ", epsilons_.size() - 1, " more were") : " was",
-            " called with a sum that the optimiser of PyTorch's exporter took out: it takes "
-            "numbers up to 1e-8 for 0, and so an epsilon as small is gone; export with "
-            "torch.onnx.export(…, dynamo=True, optimize=False)"));
+        str("'", calls[0], "'",
+            calls.size() > 1 ? str(" and ", calls.size() - 1, " more were") : " was",
+            " called with ", what, " that the optimiser of PyTorch's exporter took out", loss,
+            "; export with torch.onnx.export(…, dynamo=True, optimize=False)"));
   }
 
   /// Values that depend on a parameter, and which of them lie in memory otherwise than they are
@@ -303,13 +308,9 @@ class NodeRestorer {
   }
 
   void note_clones() {
-    if (clones_.empty()) return;
-    report_.notes.push_back(
-        str("'", clones_[0], "'",
-            clones_.size() > 1 ? str(" and ", clones_.size() - 1, " more were") : " was",
-            " called with a clone() that the optimiser of PyTorch's exporter took out; if it was "
-            "one of a detached value, the detach() is gone, too, and a gradient flows where none "
-            "did; export with torch.onnx.export(…, dynamo=True, optimize=False)"));
+    note_taken_out(clones_, "a clone()",
+                   "; if it was one of a detached value, the detach() is gone, too, and a gradient "
+                   "flows where none did");
   }
 
   static bool draws(const ::onnx::NodeProto& node) {
@@ -405,7 +406,8 @@ class NodeRestorer {
 
 }  // namespace
 
-void restore_windows(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report) {
+void restore_hamming_windows(ModelFile& model, const std::vector<FlatNode>& nodes,
+                             ImportReport& report) {
   HammingRestorer(model, nodes, report).run();
 }
 

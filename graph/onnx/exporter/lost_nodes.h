@@ -1,5 +1,5 @@
-// Nodes that the optimiser of PyTorch's newer exporter takes out, though the calls that it notes
-// with other nodes show that they were there.
+// Nodes that the optimiser of PyTorch's newer exporter takes out, or computes ahead with other
+// numbers, though the calls that it notes with other nodes show that they were there.
 #pragma once
 
 #include "graph/onnx/flatten.h"
@@ -10,7 +10,8 @@ namespace shardrun::importer {
 /// Gives torch.hamming_window() its numbers, where the optimiser computed it by the operator's
 /// definition, which has others: an initialiser that holds the window takes them. Throws
 /// invalid_input for one that was computed from a window.
-void restore_windows(ModelFile& model, const std::vector<FlatNode>& nodes, ImportReport& report);
+void restore_hamming_windows(ModelFile& model, const std::vector<FlatNode>& nodes,
+                             ImportReport& report);
 
 /// Puts back
 ///   - the dropout of an attention, between its softmax and its last product; where its nodes are
