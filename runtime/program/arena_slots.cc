@@ -2,10 +2,12 @@
 #include "program/arena_slots.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace shardrun {
 namespace {
@@ -86,46 +88,49 @@ int64_t best_fit(std::vector<Slot>& slots, const std::vector<int>& order, int64_
   return total;
 }
 
+std::vector<int> sorted(const std::vector<Slot>& slots, SlotOrder order) {
+  using Key = std::array<double, 3>;  // the largest first
+  const auto key = [order](const Slot& slot) -> Key {
+    const auto bytes = static_cast<double>(slot.bytes), first = static_cast<double>(slot.first);
+    const double steps = slot.last - slot.first + 1;
+    switch (order) {
+      case SlotOrder::bytes: return {bytes, -first};
+      case SlotOrder::bytes_and_time: return {bytes * steps, -first, bytes};
+      case SlotOrder::time: return {steps, bytes, -first};
+    }
+    return {};
+  };
+  std::vector<std::pair<Key, int>> keys;
+  for (const Slot& slot : slots) keys.emplace_back(key(slot), static_cast<int>(keys.size()));
+  std::sort(keys.begin(), keys.end(), [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  });
+  std::vector<int> out;
+  for (const auto& [unused, index] : keys) out.push_back(index);
+  return out;
+}
+
 }  // namespace
 
-int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough, int64_t most) {
+SlotsPlaced place_slots(std::vector<Slot>& slots, int steps) {
   const std::vector<int64_t> alive = bytes_alive(slots, steps);
   const int64_t fullest = *std::max_element(alive.begin(), alive.end());
-  if (fullest > most) return fullest;
-  const int64_t bound = std::max(fullest, enough);
-  std::vector<int> order(slots.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
-  auto bytes = [&](int i) { return slots[static_cast<size_t>(i)].bytes; };
-  auto length = [&](int i) {
-    return slots[static_cast<size_t>(i)].last - slots[static_cast<size_t>(i)].first + 1;
-  };
-  auto first = [&](int i) { return slots[static_cast<size_t>(i)].first; };
-  const auto by_bytes = [&](int a, int b) {
-    return bytes(a) != bytes(b) ? bytes(a) > bytes(b) : first(a) < first(b);
-  };
-  const auto by_area = [&](int a, int b) {
-    const double x = static_cast<double>(bytes(a)) * length(a),
-                 y = static_cast<double>(bytes(b)) * length(b);
-    return x != y ? x > y : first(a) < first(b);
-  };
-  const auto by_length = [&](int a, int b) {
-    return length(a) != length(b) ? length(a) > length(b) : bytes(a) > bytes(b);
-  };
-  std::stable_sort(order.begin(), order.end(), by_bytes);
-  int64_t best = best_fit(slots, order, most);
-  auto attempt = [&](const auto& less) {
-    if (best <= bound) return;
-    std::vector<Slot> other = slots;
-    std::stable_sort(order.begin(), order.end(), less);
-    const int64_t total = best_fit(other, order, std::min(best - 1, most));
-    if (total < best) {
-      best = total;
-      slots = std::move(other);
-    }
-  };
-  attempt(by_area);
-  attempt(by_length);
+  SlotsPlaced best{std::numeric_limits<int64_t>::max(), {}};
+  std::vector<Slot> tried = slots;
+  for (const SlotOrder order : {SlotOrder::bytes, SlotOrder::bytes_and_time, SlotOrder::time}) {
+    if (best.bytes <= fullest) break;  // none takes less
+    const int64_t bytes = best_fit(tried, sorted(tried, order), best.bytes - 1);
+    if (bytes >= best.bytes) continue;
+    best = {bytes, order};
+    slots = tried;
+  }
   return best;
+}
+
+bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& in) {
+  const std::vector<int64_t> alive = bytes_alive(slots, steps);
+  return *std::max_element(alive.begin(), alive.end()) <= in.bytes &&
+         best_fit(slots, sorted(slots, in.order), in.bytes) <= in.bytes;
 }
 
 std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 namespace shardrun {
@@ -15,13 +14,22 @@ struct Slot {
   bool operator==(const Slot&) const = default;
 };
 
-/// Gives every slot its offset, so that none overlaps another one alive with it. Returns the bytes
-/// used. The best of several orders: largest first is good on the whole, but a long-lived small
-/// buffer placed late can leave a hole, so bytes times time, and time of birth, are tried too,
-/// until it comes to `enough` or less. Where all of them come to more than `most`, it returns more
-/// than that, and the offsets mean nothing.
-int64_t place_slots(std::vector<Slot>& slots, int steps, int64_t enough = 0,
-                    int64_t most = std::numeric_limits<int64_t>::max());
+/// In which slots are placed: largest first, by bytes times time, or longest first.
+enum class SlotOrder { bytes, bytes_and_time, time };
+
+struct SlotsPlaced {
+  int64_t bytes = 0;  // used
+  SlotOrder order = SlotOrder::bytes;
+};
+
+/// Gives every slot its offset, so that none overlaps another one alive with it. The best of all
+/// orders: largest first is good on the whole, but a long-lived small buffer placed late can leave
+/// a hole.
+SlotsPlaced place_slots(std::vector<Slot>& slots, int steps);
+
+/// The same in one order and within so many bytes. False where they don't suffice: the offsets mean
+/// nothing then.
+bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& in);
 
 /// Slots that are held longer: each up to its step of `wanted`, by at most `window` steps. All grow
 /// by a step at a time; where a step would hold more bytes than the fullest of all, a slot ends

@@ -164,15 +164,15 @@ class SlotMap {
 
   /// Places the slots behind the persistent part and writes every offset.
   void place(Program& program, Collectives collectives) {
-    const int64_t bytes = place_slots(slots_, static_cast<int>(program.steps.size()));
+    const SlotsPlaced found = place_slots(slots_, static_cast<int>(program.steps.size()));
     const bool overlap = collectives == Collectives::apart;
     bool placed = false;
     if (!program.fused.empty()) {
       const std::vector<Slot> apart = slots_for_chains();
-      placed = (overlap && hold_for_overlap(apart, bytes)) || place_within(apart, bytes);
+      placed = (overlap && hold_for_overlap(apart, found)) || place_within(apart, found);
     }
-    if (overlap && !placed) hold_for_overlap(slots_, bytes);
-    program.arena_bytes = program.persistent_bytes + bytes;
+    if (overlap && !placed) hold_for_overlap(slots_, found);
+    program.arena_bytes = program.persistent_bytes + found.bytes;
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
     };
@@ -210,18 +210,18 @@ class SlotMap {
     return slots;
   }
 
-  /// Takes the slots, which are held longer, as far as they come to no more than `bytes`.
-  bool place_within(std::vector<Slot> slots, int64_t bytes) {
-    if (place_slots(slots, static_cast<int>(program_.steps.size()), bytes, bytes) > bytes)
-      return false;
+  /// Takes the slots, which are held longer, as far as they come to no more bytes than was found.
+  /// The order that was best for the shorter ones is: no other was seen to do where it did not.
+  bool place_within(std::vector<Slot> slots, const SlotsPlaced& found) {
+    if (!place_slots_within(slots, static_cast<int>(program_.steps.size()), found)) return false;
     slots_ = std::move(slots);
     return true;
   }
 
   /// What a collective that overlaps with kernels uses is given to no kernel before one waits for
-  /// it anyway, as far as that takes no more than `bytes`: of several windows the longest that does
-  /// not. False: none did.
-  bool hold_for_overlap(const std::vector<Slot>& slots, int64_t bytes) {
+  /// it anyway, as far as that takes no more bytes than was found: of several windows the longest
+  /// that does not. False: none did.
+  bool hold_for_overlap(const std::vector<Slot>& slots, const SlotsPlaced& found) {
     const std::vector<int> ends = overlapped_ends(program_, holders_);
     std::vector<int> wanted;  // last steps, by slot
     for (const Slot& slot : slots) wanted.push_back(slot.last);
@@ -243,7 +243,7 @@ class SlotMap {
     for (int window = steps; window > 0; window /= kShorterWindow) {
       std::vector<Slot> held = lengthened(slots, wanted, window, steps);
       if (held == slots) return false;
-      if (place_within(std::move(held), bytes)) return true;
+      if (place_within(std::move(held), found)) return true;
     }
     return false;
   }

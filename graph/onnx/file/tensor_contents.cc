@@ -187,7 +187,10 @@ bool has_infinity(const StoredTensor& tensor) {
   StoredTensor first = tensor;
   if (first.in_file()) first.type.shape = {std::min(kLooked, tensor.count())};
   const Tensor x = first.in_file() ? first.load() : first.data;
-  for (int64_t i = 0; i < std::min(kLooked, x.count()); ++i) {
+  const int64_t count = std::min(kLooked, x.count());
+  const auto infinite = [](float value) { return std::isinf(value); };
+  if (x.dtype() == DType::f32) return std::any_of(x.as<float>(), x.as<float>() + count, infinite);
+  for (int64_t i = 0; i < count; ++i) {
     if (std::isinf(x.at(i))) return true;
   }
   return false;
