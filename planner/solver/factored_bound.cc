@@ -134,8 +134,8 @@ void FactoredBound::add_arcs(const FactoredProblem& problem) {
     lower_.push_back({low, later[at(low)]});
     arcs_[later[at(low)]++] = in_order ? at_from : at_to;
     arcs_[earlier[at(high)]++] = in_order ? at_to : at_from;
-    sweep_work_ +=
-        0.5 * static_cast<double>(m.rows * m.columns) + 4 * static_cast<double>(rows + columns);
+    sweep_work_ += 25 + 0.5 * static_cast<double>(m.rows * m.columns) +
+                   4 * static_cast<double>(rows + columns);
   }
 }
 
@@ -273,6 +273,7 @@ void descend(const FactoredProblem& problem, Solution& solution,
   constexpr int kMostRounds = 50;   // over all nodes
   constexpr double kExact = 1e-12;  // relative: a gain that is no more is rounding
   std::vector<bool> stale(problem.nodes.size(), true);
+  count_work(15 * static_cast<double>(edges.size()));
   std::vector<double> cost;
   for (int round = 0; round < kMostRounds; ++round) {
     bool changed = false;

@@ -177,6 +177,8 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   const std::vector<int>& visit = forest.visit;
   const std::vector<const FlatProblem::Arc*> parent = arcs_up(forest);
   const auto size_of = [&](size_t i) { return problem_.nodes[i].cost.size(); };
+  double work = 60 * static_cast<double>(count);
+  for (const std::vector<int>& around : neighbours_) work += 20 * static_cast<double>(around.size());
   // Where a node's costs begin, and its choices by the parent's strategy.
   std::vector<size_t> first_cost(count), first_choice(count);
   size_t costs_end = 0, choices_end = 0;
@@ -186,7 +188,9 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
     if (parent[i] == nullptr) continue;
     first_choice[i] =
         std::exchange(choices_end, choices_end + size_of(static_cast<size_t>(parent[i]->other)));
+    work += static_cast<double>(size_of(i) * size_of(static_cast<size_t>(parent[i]->other)));
   }
+  count_work(work);
   std::vector<double> costs(costs_end);
   std::vector<int> choices(choices_end);
   for (int v : visit) {

@@ -178,6 +178,8 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
 void TreeDescent::move(Solution& solution, const std::vector<int>& order,
                        const Prices& prices) const {
   const Forest forest = induced_forest(neighbours_, order);
+  count_work(100 * static_cast<double>(solution.size()) +
+             60 * static_cast<double>(problem_.edges.size()));
   std::vector<std::vector<double>> costs(solution.size());
   for (int i : forest.visit) costs[at(i)] = costs_given_rest(i, forest, solution, prices);
   std::vector<std::vector<int>> choice(solution.size());  // by the parent's
