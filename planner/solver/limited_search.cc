@@ -24,7 +24,6 @@ struct LimitedSearchSettings {
   double plain_pairs = 5e6;  // variables of the plain program at most
   double polish_fraction = 0.1;  // of the seconds, for the solvers: narrowing has a solution
   double rescue_fraction = 0.3;  // the same where it has none
-  double hope = 0.2;  // how much of a gap the solvers may close, where no memory is limited
   // Times at which memory is limited.
   int rounds = 24;       // of adding some
   size_t segments = 48;  // each adds its worst time
@@ -108,7 +107,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   const bool beam = options_.method == LimitedOptions::Method::beam;
   LimitedResult out = result_of(narrowed);
   const double gap = gap_at(limit);
-  if (!beam && narrowed.gap() <= gap) return out;
+  if (!beam && (limit > 0 ? narrowed.gap() <= gap : narrowed.enough)) return out;
   bool all = true;
   const Kept kept = most_promising(problem, narrowed, limit > 0, all);
   Problem left = dense(restricted(problem, kept));
@@ -121,7 +120,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.seed = options_.seed;
   options.gap = gap;
   options.weighs_steps = limit <= 0;
-  options.steps = limit > 0 ? kStepsToGain : kLimitedSearch.hope * kStepsToGain;
+  options.steps = steps_to_gain(limit);
   options.mip = options_.proves;
   if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =

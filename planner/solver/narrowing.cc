@@ -61,6 +61,7 @@ class Narrower {
       if (memory_ && sweep % kNarrow.decode_every == 0) move_prices(value);
     }
     if (!memory_ && options_.descends && !good()) descend_trees();
+    out_.enough = good();
     finish_slack();
     out_.lower_bound = std::min(out_.lower_bound, out_.cost);
     return std::move(out_);
@@ -70,7 +71,7 @@ class Narrower {
   bool good() const {
     if (!out_.best) return false;
     const double left = out_.cost - out_.lower_bound;
-    return left <= options_.gap * out_.cost || left * kStepsToGain <= end_.elapsed();
+    return left <= options_.gap * out_.cost || left * steps_to_gain(options_.memory_limit) <= end_.elapsed();
   }
   bool done() const {
     if (end_.passed()) return true;

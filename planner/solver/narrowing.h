@@ -8,8 +8,9 @@
 namespace shardrun {
 
 /// A search goes on for no longer than a better plan could save in so many steps of training; costs
-/// are seconds a step.
-inline constexpr double kStepsToGain = 1e4;
+/// are seconds a step. Without a limit of memory good plans are found early, and most of what is
+/// left is the bound's.
+inline double steps_to_gain(int64_t memory_limit) { return memory_limit > 0 ? 1e4 : 3e3; }
 
 struct NarrowOptions {
   double gap = 5e-3;                // relative: a solution this close to the bound is good enough
@@ -27,6 +28,8 @@ struct Narrowed {
   double lower_bound = -kInfeasible;  // of all solutions (that fit), not of the kept ones alone
   std::optional<Solution> best;       // in the problem's own choices; fits
   double cost = kInfeasible;
+  /// Close enough to the bound, or what is left to gain would not pay for more of the search.
+  bool enough = false;
   std::optional<Solution> smallest;  // that was seen, whether it fits or not
   bool closed() const { return best.has_value() && cost <= lower_bound; }
   double gap() const { return best ? (cost - lower_bound) / cost : kInfeasible; }
