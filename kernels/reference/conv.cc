@@ -1,9 +1,11 @@
-// Reference convolution and its gradients: three products of the same lines of values.
+// Reference convolution and its gradients: products of the same rows of values.
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
+#include "base/round_up.h"
 #include "graph/ops/window.h"
 #include "kernels/reference/doubles.h"
 #include "kernels/reference/families.h"
@@ -35,295 +37,290 @@ Geometry geometry(const Node& node, const Shape& x, const Shape& w, const Shape&
   return g;
 }
 
-/// n neighbouring results from y that the weight at `offset` of one kernel meets from x, all within
-/// the planes of one channel.
-struct Row {
-  int64_t offset, x, y, n;
-};
-
-/// The same for every pair of channels, so they are found once.
-std::vector<Row> rows_of(const Geometry& g) {
-  std::vector<Row> rows;
-  const size_t dims = g.kernel.size(), last = dims - 1;
-  if (element_count(g.in) == 0 || element_count(g.out) == 0) return rows;
-  const Shape in_strides = row_major_strides(g.in), out_strides = row_major_strides(g.out);
-  Shape k(dims), row(dims);
-  std::vector<Range> inside(dims);
-  for (int64_t offset = 0; offset < element_count(g.kernel); ++offset) {
-    bool any = true;
-    for (size_t d = dims, rest = static_cast<size_t>(offset); d-- > 0;) {
-      k[d] = static_cast<int64_t>(rest) % g.kernel[d];
-      rest /= static_cast<size_t>(g.kernel[d]);
-      inside[d] = g.windows[d].inside(k[d], g.in[d], g.out[d]);
-      row[d] = inside[d].begin;
-      any = any && inside[d].size > 0;
+/// Every sum of one number of each dim, the last dim's changing fastest.
+std::vector<int64_t> sums(const std::vector<std::vector<int64_t>>& by_dim) {
+  std::vector<int64_t> out{0};
+  for (const std::vector<int64_t>& numbers : by_dim) {
+    std::vector<int64_t> more;
+    more.reserve(out.size() * numbers.size());
+    for (int64_t sum : out) {
+      for (int64_t number : numbers) more.push_back(sum + number);
     }
-    while (any) {
-      int64_t x = 0, y = 0;
-      for (size_t d = 0; d < dims; ++d) {
-        const Window& w = g.windows[d];
-        x += (row[d] * w.stride + k[d] * w.dilation - w.low) * in_strides[d];
-        y += row[d] * out_strides[d];
-      }
-      rows.push_back({offset, x, y, inside[last].size});
-      size_t d = last;
-      while (d > 0 && ++row[d - 1] == inside[d - 1].end()) {
-        row[d - 1] = inside[d - 1].begin;
-        --d;
-      }
-      any = d > 0;
-    }
+    out = std::move(more);
   }
-  return rows;
+  return out;
 }
 
-using Eight = double __attribute__((vector_size(64)));
+/// Where the values of a channel's image lie with their padding. Along the last dim those a stride
+/// apart, which neighbouring results meet, lie next to each other: result `column` of a row meets
+/// at an offset of the kernel what is at rows[row] + offsets[offset] + column.
+struct Layout {
+  explicit Layout(const Geometry& g) {
+    const size_t dims = g.kernel.size(), last = dims - 1;
+    Shape read, padded;  // sizes: up to the last value that a result reads, and whole strides
+    for (size_t d = 0; d < dims; ++d) {
+      const Window& w = g.windows[d];
+      read.push_back(g.out[d] == 0 ? 0 : (g.out[d] - 1) * w.stride + w.span());
+      padded.push_back(d == last ? round_up(read[d], w.stride) : read[d]);
+    }
+    size = element_count(padded);
+    const Shape strides = row_major_strides(padded);
+    std::vector<std::vector<int64_t>> of_inputs(dims), of_offsets(dims), of_rows(last);
+    for (size_t d = 0; d < dims; ++d) {
+      const Window& w = g.windows[d];
+      const auto place = [&](int64_t at) {
+        return d < last ? at * strides[d] : at % w.stride * (padded[d] / w.stride) + at / w.stride;
+      };
+      for (int64_t i = 0; i < g.in[d]; ++i) {
+        const int64_t at = i + w.low;
+        of_inputs[d].push_back(at >= 0 && at < read[d] ? place(at) : kNotRead);
+      }
+      for (int64_t k = 0; k < w.kernel; ++k) of_offsets[d].push_back(place(k * w.dilation));
+      for (int64_t o = 0; d < last && o < g.out[d]; ++o) of_rows[d].push_back(place(o * w.stride));
+    }
+    inputs = sums(of_inputs);
+    offsets = sums(of_offsets);
+    rows = sums(of_rows);
+  }
+
+  std::vector<int64_t> inputs;         // by position of the image; negative: no result reads it
+  std::vector<int64_t> offsets, rows;  // by offset of the kernel, by row of results
+  int64_t size = 0;                    // places
+
+ private:
+  static constexpr int64_t kNotRead = std::numeric_limits<int64_t>::min() / 16;
+};
+
 constexpr int64_t kEight = 8;
+using Eight = double __attribute__((vector_size(64)));
 
 inline Eight load_eight(const double* from) {
   Eight v;
   std::memcpy(&v, from, sizeof(v));
   return v;
 }
+inline void store_eight(const Eight& v, double* to) { std::memcpy(to, &v, sizeof(v)); }
 
-/// `count` rows of `n` values, one after the other.
-struct Rows {
-  double* values;
-  int64_t count, n;
-  double* row(int64_t i) const { return values + i * n; }
-};
-
-/// Element (row, column) at first + row * of_row + column * of_column.
-struct Matrix {
-  double* first;
-  int64_t of_row, of_column;
-  double& at(int64_t row, int64_t column) const { return first[row * of_row + column * of_column]; }
-  Matrix transposed() const { return {first, of_column, of_row}; }
-};
-
-/// add_products of kRows rows from `row` on, kVectors vectors from value i on: their sums stay in
-/// registers.
-template <int kRows, int kVectors>
-void add_block(const Matrix& by, const Rows& from, const Rows& to, int64_t row, int64_t i) {
-  Eight sums[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) sums[r][v] = load_eight(to.row(row + r) + i + v * kEight);
-  }
-  for (int64_t k = 0; k < from.count; ++k) {
-    for (int v = 0; v < kVectors; ++v) {
-      const auto values = load_eight(from.row(k) + i + v * kEight);
-      for (int r = 0; r < kRows; ++r) sums[r][v] += by.at(row + r, k) * values;
-    }
-  }
-  for (int r = 0; r < kRows; ++r) std::memcpy(to.row(row + r) + i, sums[r], sizeof sums[r]);
+/// `v` up to lane n, `otherwise` from there on.
+inline Eight first_lanes(const Eight& v, int64_t n, const Eight& otherwise) {
+  using Lanes = int64_t __attribute__((vector_size(64)));
+  constexpr Lanes kLane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return kLane < Lanes{} + n ? v : otherwise;
 }
 
-/// Adds to each row of `to` all rows of `from` in their order, each times by.at(row, its number).
-void add_products(const Matrix& by, const Rows& from, const Rows& to) {
-  constexpr int kRows = 4;
-  int64_t i = 0;
-  const auto vectors = [&](auto count) {
-    constexpr int kVectors = decltype(count)::value;
-    for (; i + kVectors * kEight <= to.n; i += kVectors * kEight) {
-      int64_t row = 0;
-      for (; row + kRows <= to.count; row += kRows)
-        add_block<kRows, kVectors>(by, from, to, row, i);
-      for (; row < to.count; ++row) add_block<1, kVectors>(by, from, to, row, i);
-    }
-  };
-  vectors(std::integral_constant<int, 4>());
-  vectors(std::integral_constant<int, 1>());
-  for (int64_t row = 0; row < to.count; ++row) {
-    for (int64_t k = 0; k < from.count; ++k) {
-      for (int64_t j = i; j < to.n; ++j) to.row(row)[j] += by.at(row, k) * from.row(k)[j];
-    }
-  }
-}
-
-/// add_dots of kRows rows of `a` from `row` on with kColumns rows of `b` from `column` on.
-template <int kRows, int kColumns>
-void dot_block(const Rows& a, const Rows& b, const Matrix& to, int64_t row, int64_t column) {
-  Eight sums[kRows][kColumns] = {};
-  int64_t i = 0;
-  for (; i + kEight <= a.n; i += kEight) {
-    for (int c = 0; c < kColumns; ++c) {
-      const auto values = load_eight(b.row(column + c) + i);
-      for (int r = 0; r < kRows; ++r) sums[r][c] += load_eight(a.row(row + r) + i) * values;
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int c = 0; c < kColumns; ++c) {
-      double all = 0;
-      for (int v = 0; v < kEight; ++v) all += sums[r][c][v];
-      for (int64_t j = i; j < a.n; ++j) all += a.row(row + r)[j] * b.row(column + c)[j];
-      to.at(row + r, column + c) += all;
-    }
-  }
-}
-
-/// to.at(i, j) += the sum of row i of `a` times row j of `b`, in eight sums side by side.
-void add_dots(const Rows& a, const Rows& b, const Matrix& to) {
-  constexpr int kRows = 2, kColumns = 4;
-  const auto columns = [&](auto rows, int64_t row) {
-    constexpr int kSome = decltype(rows)::value;
-    int64_t column = 0;
-    for (; column + kColumns <= b.count; column += kColumns)
-      dot_block<kSome, kColumns>(a, b, to, row, column);
-    for (; column < b.count; ++column) dot_block<kSome, 1>(a, b, to, row, column);
-  };
-  int64_t row = 0;
-  for (; row + kRows <= a.count; row += kRows) columns(std::integral_constant<int, kRows>(), row);
-  for (; row < a.count; ++row) columns(std::integral_constant<int, 1>(), row);
+/// Calls f(how many, the first) for blocks of at most kMost that make up `count`.
+template <int kMost, class F>
+void in_blocks(int64_t count, const F& f, int64_t first = 0) {
+  for (; first + kMost <= count; first += kMost) f(std::integral_constant<int, kMost>(), first);
+  if constexpr (kMost > 1) in_blocks<kMost - 1>(count, f, first);
 }
 
 /// Where the channels of one group lie in some images: position i of channel c of image m at
 /// first + m * image + c * channel + i * position.
-struct Planes {
+struct Places {
   int64_t first, image, channel, position;
 };
 
-/// The convolution as products of planes. The values that one weight of a kernel meets, one for
-/// each result and zero outside of the image, are a line; a channel makes a line for each offset of
-/// the kernel. Lines and planes are those of some images at once, position by position.
-class Lines {
+/// A convolution of some images at once, one channel of x after the other. Images lie position by
+/// position (x's by Layout), so that a row of results and what it meets are vectors.
+class Rows {
  public:
-  explicit Lines(const Geometry& g)
+  explicit Rows(const Geometry& g)
       : g_(g),
-        rows_(rows_of(g)),
+        layout_(g),
         in_(element_count(g.in)),
         out_(element_count(g.out)),
         offsets_(element_count(g.kernel)) {}
 
-  /// Calls f(planes of x, planes of y, the first weight) for each group of some images.
+  /// Calls f(places of x, places of y, the first weight) for each group of some images.
   template <class F>
   void each_group(const F& f) {
-    constexpr int64_t kMostValues = 1 << 16;  // of lines, which stay in the processor's cache
-    const int64_t most = std::max<int64_t>(1, kMostValues / std::max<int64_t>(1, offsets_ * out_));
-    const auto planes = [&](int64_t group, int64_t channels, int64_t count) {
+    constexpr int64_t kMostValues = 1 << 16;  // of a channel, which stay in the processor's cache
+    const int64_t most = std::max<int64_t>(1, kMostValues / std::max<int64_t>(1, layout_.size));
+    const auto places = [&](int64_t group, int64_t channels, int64_t count) {
       const int64_t all = g_.groups * channels, channel = g_.channels_last ? 1 : count;
-      return Planes{first_image_ * all * count + group * channels * channel, all * count, channel,
+      return Places{first_image_ * all * count + group * channels * channel, all * count, channel,
                     g_.channels_last ? all : 1};
     };
+    if (in_ == 0 || out_ == 0) return;
     for (first_image_ = 0; first_image_ < g_.batch; first_image_ += images_) {
-      const int64_t images = std::min(most, g_.batch - first_image_);
-      if (std::exchange(images_, images) != images) {
-        plane_.assign(static_cast<size_t>(in_ * images_), 0.0);
-        lines_.assign(static_cast<size_t>(offsets_ * out_ * images_), 0.0);
-      }
+      images_ = std::min(most, g_.batch - first_image_);
+      row_ = g_.out.back() * images_;
+      vectors_ = divide_up(row_, kEight);
+      plane_.assign(static_cast<size_t>(layout_.size * images_ + kEight), 0.0);
+      results_.assign(static_cast<size_t>(g_.out_channels * out_rows() * vectors_ * kEight), 0.0);
       for (int64_t group = 0; group < g_.groups; ++group)
-        f(planes(group, g_.in_channels, in_), planes(group, g_.out_channels, out_),
+        f(places(group, g_.in_channels, in_), places(group, g_.out_channels, out_),
           group * g_.out_channels * g_.in_channels * offsets_);
     }
   }
 
-  /// The lines of a channel. What lies outside of images does so in all channels: it stays zero.
-  void take(const Doubles& x, const Planes& planes, int64_t channel) {
-    each_value(planes, channel, in_, [&](size_t i, size_t at) { plane_[i] = x[at]; });
-    each_run([&](double* line, double* plane, int64_t n, int64_t step) {
-      for (int64_t i = 0; i < n; ++i) line[i] = plane[i * step];
-    });
+  /// A channel of x. Its padding is the same for all: it stays zero.
+  void take(const Doubles& x, const Places& places, int64_t channel) {
+    each_value(places, channel, [&](double& value, size_t at) { value = x[at]; });
   }
-  void clear() { std::fill(lines_.begin(), lines_.end(), 0.0); }
-  /// The other way round: what the lines add up to in a channel.
-  void add_up(Doubles& x, const Planes& planes, int64_t channel) {
-    std::fill(plane_.begin(), plane_.end(), 0.0);
-    each_run([&](double* line, double* plane, int64_t n, int64_t step) {
-      for (int64_t i = 0; i < n; ++i) plane[i * step] += line[i];
-    });
-    each_value(planes, channel, in_, [&](size_t i, size_t at) { x[at] = plane_[i]; });
+  void give(Doubles& x, const Places& places, int64_t channel) {
+    each_value(places, channel, [&](double& value, size_t at) { x[at] = value; });
+  }
+  void take_results(const Doubles& y, const Places& places) {
+    each_result(places, [&](double& value, size_t at) { value = y[at]; });
+  }
+  void give_results(Doubles& y, const Places& places) {
+    each_result(places, [&](double& value, size_t at) { y[at] = value; });
+  }
+  void clear() { std::fill(plane_.begin(), plane_.end(), 0.0); }
+  void clear_results() { std::fill(results_.begin(), results_.end(), 0.0); }
+
+  /// Adds to the results what the channel makes with its weights, from `first` on.
+  void add_to_results(const Doubles& weights, int64_t first) {
+    for (int64_t row = 0; row < out_rows(); ++row) {
+      in_blocks<4>(g_.out_channels, [&](auto channels, int64_t o) {
+        in_blocks<4>(vectors_, [&](auto vectors, int64_t v) {
+          constexpr int kO = decltype(channels)::value, kV = decltype(vectors)::value;
+          Eight sum[kO][kV];
+          for (int i = 0; i < kO; ++i)
+            for (int j = 0; j < kV; ++j) sum[i][j] = load_eight(result(o + i, row, v + j));
+          const double* weight = weights.data() + first + o * of_result();
+          for (int64_t k = 0; k < offsets_; ++k) {
+            for (int j = 0; j < kV; ++j) {
+              const Eight value = load_eight(met(row, k, v + j));
+              for (int i = 0; i < kO; ++i) sum[i][j] += weight[i * of_result() + k] * value;
+            }
+          }
+          for (int i = 0; i < kO; ++i)
+            for (int j = 0; j < kV; ++j) store_eight(sum[i][j], result(o + i, row, v + j));
+        });
+      });
+    }
   }
 
-  /// y's planes, one channel after the other.
-  Doubles results(const Doubles& y, const Planes& planes) const {
-    Doubles to(static_cast<size_t>(g_.out_channels * out_ * images_));
-    each_result(planes, [&](size_t i, size_t at) { to[i] = y[at]; });
-    return to;
-  }
-  void store_results(const Doubles& from, const Planes& planes, Doubles& y) const {
-    each_result(planes, [&](size_t i, size_t at) { y[at] = from[i]; });
+  /// Adds to the channel what the results make with its weights, the other way round.
+  void add_to_channel(const Doubles& weights, int64_t first) {
+    for (int64_t row = 0; row < out_rows(); ++row) {
+      in_blocks<4>(vectors_, [&](auto vectors, int64_t v) {
+        in_blocks<4>(offsets_, [&](auto offsets, int64_t k) {
+          constexpr int kV = decltype(vectors)::value, kK = decltype(offsets)::value;
+          Eight sum[kK][kV] = {};
+          for (int64_t o = 0; o < g_.out_channels; ++o) {
+            const double* weight = weights.data() + first + o * of_result() + k;
+            for (int j = 0; j < kV; ++j) {
+              const Eight value = load_eight(result(o, row, v + j));
+              for (int i = 0; i < kK; ++i) sum[i][j] += weight[i] * value;
+            }
+          }
+          for (int i = 0; i < kK; ++i) {
+            for (int j = 0; j < kV; ++j) {
+              double* to = met(row, k + i, v + j);
+              const Eight before = load_eight(to);
+              store_eight(first_lanes(before + sum[i][j], lanes(v + j), before), to);
+            }
+          }
+        });
+      });
+    }
   }
 
-  Rows lines() { return {lines_.data(), offsets_, out_ * images_}; }
-  Rows planes(Doubles& results) const { return {results.data(), g_.out_channels, out_ * images_}; }
-  /// The weights of an input channel: one for each result (row) and offset of the kernel (column).
-  Matrix weights(Doubles& all, int64_t first, int64_t channel) const {
-    return {all.data() + first + channel * offsets_, g_.in_channels * offsets_, 1};
+  /// Adds to a channel's weights what it makes with the results: each weight a sum of products.
+  void add_to_weights(Doubles& weights, int64_t first) {
+    in_blocks<2>(g_.out_channels, [&](auto channels, int64_t o) {
+      in_blocks<4>(offsets_, [&](auto offsets, int64_t k) {
+        constexpr int kO = decltype(channels)::value, kK = decltype(offsets)::value;
+        Eight sum[kO][kK] = {};
+        for (int64_t row = 0; row < out_rows(); ++row) {
+          for (int64_t v = 0; v < vectors_; ++v) {
+            for (int j = 0; j < kK; ++j) {
+              const Eight value = first_lanes(load_eight(met(row, k + j, v)), lanes(v), Eight{});
+              for (int i = 0; i < kO; ++i) sum[i][j] += load_eight(result(o + i, row, v)) * value;
+            }
+          }
+        }
+        for (int i = 0; i < kO; ++i) {
+          for (int j = 0; j < kK; ++j) {
+            double& weight = weights[static_cast<size_t>(first + (o + i) * of_result() + k + j)];
+            for (int lane = 0; lane < kEight; ++lane) weight += sum[i][j][lane];
+          }
+        }
+      });
+    });
   }
 
  private:
-  /// Calls f(place among a channel's values, place in the tensor).
+  int64_t out_rows() const { return static_cast<int64_t>(layout_.rows.size()); }
+  int64_t of_result() const { return g_.in_channels * offsets_; }         // weights
+  int64_t lanes(int64_t vector) const { return row_ - vector * kEight; }  // that count, or more
+  double* result(int64_t channel, int64_t row, int64_t vector) {
+    return results_.data() + ((channel * out_rows() + row) * vectors_ + vector) * kEight;
+  }
+  /// What a vector of results meets; behind the last result something else.
+  double* met(int64_t row, int64_t offset, int64_t vector) {
+    const int64_t place =
+        layout_.rows[static_cast<size_t>(row)] + layout_.offsets[static_cast<size_t>(offset)];
+    return plane_.data() + place * images_ + vector * kEight;
+  }
+
+  /// Calls f(value of the channel, its place in the tensor), with zero for what no result reads.
   template <class F>
-  void each_value(const Planes& planes, int64_t channel, int64_t count, const F& f) const {
-    const int64_t first = planes.first + channel * planes.channel;
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t m = 0; m < images_; ++m)
-        f(static_cast<size_t>(i * images_ + m),
-          static_cast<size_t>(first + m * planes.image + i * planes.position));
+  void each_value(const Places& places, int64_t channel, const F& f) {
+    const int64_t first = places.first + channel * places.channel;
+    for (int64_t i = 0; i < in_; ++i) {
+      const int64_t place = layout_.inputs[static_cast<size_t>(i)];
+      for (int64_t m = 0; m < images_; ++m) {
+        double nothing = 0;
+        f(place < 0 ? nothing : plane_[static_cast<size_t>(place * images_ + m)],
+          static_cast<size_t>(first + m * places.image + i * places.position));
+      }
     }
   }
   template <class F>
-  void each_result(const Planes& planes, const F& f) const {
+  void each_result(const Places& places, const F& f) {
     for (int64_t o = 0; o < g_.out_channels; ++o) {
-      const auto first = static_cast<size_t>(o * out_ * images_);
-      each_value(planes, o, out_, [&](size_t i, size_t at) { f(first + i, at); });
-    }
-  }
-  /// Calls f(values of a line, the channel's that they are, how many, the step between the latter).
-  template <class F>
-  void each_run(const F& f) {
-    const int64_t stride = g_.windows.back().stride;
-    for (const Row& row : rows_) {
-      double* line = lines_.data() + (row.offset * out_ + row.y) * images_;
-      double* plane = plane_.data() + row.x * images_;
-      if (images_ == 1) {
-        f(line, plane, row.n, stride);
-      } else if (stride == 1) {
-        f(line, plane, row.n * images_, int64_t{1});
-      } else {
-        for (int64_t j = 0; j < row.n; ++j)
-          f(line + j * images_, plane + j * stride * images_, images_, int64_t{1});
+      const int64_t first = places.first + o * places.channel;
+      for (int64_t row = 0; row < out_rows(); ++row) {
+        double* value = result(o, row, 0);
+        for (int64_t i = row * g_.out.back(); i < (row + 1) * g_.out.back(); ++i) {
+          for (int64_t m = 0; m < images_; ++m)
+            f(*value++, static_cast<size_t>(first + m * places.image + i * places.position));
+        }
       }
     }
   }
 
   const Geometry& g_;
-  const std::vector<Row> rows_;
+  const Layout layout_;
   const int64_t in_, out_, offsets_;
-  int64_t first_image_ = 0, images_ = 0;
-  Doubles plane_, lines_;
+  int64_t first_image_ = 0, images_ = 0, row_ = 0, vectors_ = 0;  // row_: values of a row
+  Doubles plane_, results_;
 };
 
 void conv(const Node& node, const KernelArgs& args) {
-  const Doubles x = load(args.in[0]);
-  Doubles w = load(args.in[1]);
+  const Doubles x = load(args.in[0]), w = load(args.in[1]);
   Doubles y(static_cast<size_t>(args.out[0].count()));
   const Geometry g =
       geometry(node, args.in[0].type.shape, args.in[1].type.shape, args.out[0].type.shape);
-  Lines lines(g);
-  lines.each_group([&](const Planes& from, const Planes& to, int64_t first) {
-    Doubles results = lines.results(y, to);
+  Rows rows(g);
+  rows.each_group([&](const Places& from, const Places& to, int64_t first) {
+    rows.clear_results();
     for (int64_t c = 0; c < g.in_channels; ++c) {
-      lines.take(x, from, c);
-      add_products(lines.weights(w, first, c), lines.lines(), lines.planes(results));
+      rows.take(x, from, c);
+      rows.add_to_results(w, first + c * element_count(g.kernel));
     }
-    lines.store_results(results, to, y);
+    rows.give_results(y, to);
   });
   store(y, args.out[0]);
 }
 
 void data_grad(const Node& node, const KernelArgs& args) {
-  const Doubles dy = load(args.in[0]);
-  Doubles w = load(args.in[1]);
+  const Doubles dy = load(args.in[0]), w = load(args.in[1]);
   Doubles dx(static_cast<size_t>(args.out[0].count()));
   const Geometry g =
       geometry(node, args.out[0].type.shape, args.in[1].type.shape, args.in[0].type.shape);
-  Lines lines(g);
-  lines.each_group([&](const Planes& to, const Planes& from, int64_t first) {
-    Doubles gradients = lines.results(dy, from);
+  Rows rows(g);
+  rows.each_group([&](const Places& to, const Places& from, int64_t first) {
+    rows.take_results(dy, from);
     for (int64_t c = 0; c < g.in_channels; ++c) {
-      lines.clear();
-      add_products(lines.weights(w, first, c).transposed(), lines.planes(gradients), lines.lines());
-      lines.add_up(dx, to, c);
+      rows.clear();
+      rows.add_to_channel(w, first + c * element_count(g.kernel));
+      rows.give(dx, to, c);
     }
   });
   store(dx, args.out[0]);
@@ -334,12 +331,12 @@ void weight_grad(const Node& node, const KernelArgs& args) {
   Doubles dw(static_cast<size_t>(args.out[0].count()));
   const Geometry g =
       geometry(node, args.in[0].type.shape, args.out[0].type.shape, args.in[1].type.shape);
-  Lines lines(g);
-  lines.each_group([&](const Planes& from, const Planes& to, int64_t first) {
-    Doubles gradients = lines.results(dy, to);
+  Rows rows(g);
+  rows.each_group([&](const Places& from, const Places& to, int64_t first) {
+    rows.take_results(dy, to);
     for (int64_t c = 0; c < g.in_channels; ++c) {
-      lines.take(x, from, c);
-      add_dots(lines.planes(gradients), lines.lines(), lines.weights(dw, first, c));
+      rows.take(x, from, c);
+      rows.add_to_weights(dw, first + c * element_count(g.kernel));
     }
   });
   store(dw, args.out[0]);
