@@ -419,6 +419,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
                least = kFitting.least_claims * static_cast<double>(least_claims_);
   std::vector<int64_t> capacity(graph_.nodes().size(),
                                 std::max(limit, static_cast<int64_t>(least)));
+  search.add_rows(capacity, *loosest_);
   std::vector<int64_t> feasible = capacity;
   std::optional<Solution> start = start_;
   std::optional<LaidOut> best;

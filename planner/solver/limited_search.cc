@@ -170,7 +170,6 @@ FactoredProblem LimitedSearch::at_rows(const std::vector<int64_t>& capacity, int
   return out;
 }
 
-/// The worst time of each segment in which the solution does not fit. False if there is none.
 bool LimitedSearch::add_rows(const std::vector<int64_t>& capacity, const Solution& solution) {
   const std::vector<int64_t> use = bytes_over_time(problem_, solution);
   const size_t times = std::min(use.size(), capacity.size());

@@ -49,10 +49,14 @@ class LimitedSearch {
   /// whose fullest time is least.
   LimitedResult run(const std::vector<int64_t>& capacity, const Solution* start, double seconds);
 
+  /// From now on looks at the worst time of each part of the step in which the solution does not
+  /// fit, so that the best one without a limit need not be found again. False if there is none that
+  /// was not known.
+  bool add_rows(const std::vector<int64_t>& capacity, const Solution& solution);
+
  private:
   LimitedResult plain(const FactoredProblem& problem, int64_t limit, double seconds) const;
   FactoredProblem at_rows(const std::vector<int64_t>& capacity, int64_t& limit) const;
-  bool add_rows(const std::vector<int64_t>& capacity, const Solution& solution);
   LimitedResult polished(const FactoredProblem& problem, int64_t limit, const Narrowed& narrowed,
                          double seconds) const;
   double gap_at(int64_t limit) const;
