@@ -170,16 +170,18 @@ bool Reducer::prune_dominated(int i) {
   WorkNode& node = at(i);
   const size_t size = node.size();
   if (size < 2) return false;
-  std::vector<std::vector<double>> costs;
+  std::vector<std::vector<double>> costs, least_of;  // the latter by own strategy
   std::vector<size_t> widths;
   std::vector<double> optimistic = node.cost;
   for (int e : node.edges) {
     costs.push_back(oriented(edge_at(e), i));
     count_work(60 + 2 * static_cast<double>(costs.back().size()));
     widths.push_back(costs.back().size() / size);
+    std::vector<double>& least = least_of.emplace_back(size);
     for (size_t x = 0; x < size; ++x) {
       const double* row = costs.back().data() + x * widths.back();
-      optimistic[x] += *std::min_element(row, row + widths.back());
+      least[x] = *std::min_element(row, row + widths.back());
+      optimistic[x] += least[x];
     }
   }
   // Good strategies are likely to beat others: the best few are tried against all in large nodes.
@@ -193,8 +195,11 @@ bool Reducer::prune_dominated(int i) {
     for (const Problem::Claim& claim : node.claims) {
       if (claim.bytes[b] > claim.bytes[a]) return false;
     }
-    double gap = node.cost[a] - node.cost[b];
+    // An edge makes no more of the gap than the least costs of both do.
+    double gap = node.cost[a] - node.cost[b], most = optimistic[a] - optimistic[b];
+    const double rounding = kRounding * std::abs(optimistic[b]);
     for (size_t k = 0; k < costs.size(); ++k) {
+      if (most < -rounding) return false;
       const double* row_a = costs[k].data() + a * widths[k];
       const double* row_b = costs[k].data() + b * widths[k];
       double least = kInfeasible;
@@ -205,6 +210,7 @@ bool Reducer::prune_dominated(int i) {
       }
       gap += least;
       if (gap == -kInfeasible) return false;
+      most += least - (least_of[k][a] - least_of[k][b]);
     }
     return gap >= 0;
   };
