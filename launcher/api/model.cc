@@ -470,9 +470,9 @@ std::unique_ptr<Model::Impl> build(const OnnxModel& onnx, ModelOptions options, 
 
 }  // namespace
 
-void require_trains(const char* call, const Model::Impl& model) {
-  SR_REQUIRE(model.no_training.empty(), invalid_input, call, ": ", model.path, " cannot be ",
-             std::string_view(call) == "evaluate" ? "evaluated: " : "trained: ", model.no_training);
+void require_trains(const char* call, const char* done, const Model::Impl& model) {
+  SR_REQUIRE(model.no_training.empty(), invalid_input, call, ": ", model.path, " cannot be ", done,
+             ": ", model.no_training);
 }
 
 OnnxModel::OnnxModel(const std::string& path) : file_(std::make_shared<const OnnxFile>(path)) {}

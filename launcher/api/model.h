@@ -42,8 +42,9 @@ struct Model::Impl {
   double import_seconds = 0;       // processor time from the file to these graphs
 };
 
-/// Throws invalid_input where the model's step is the forward pass alone. `call`: who asks.
-void require_trains(const char* call, const Model::Impl& model);
+/// Throws invalid_input where the model's step is the forward pass alone. `call`: who asks, for the
+/// model to be `done`.
+void require_trains(const char* call, const char* done, const Model::Impl& model);
 
 /// `build` on rank 0, then on every other process, and a look whether all got the same. `first`:
 /// before the others, for which rank 0 looks at what takes long.

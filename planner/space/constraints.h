@@ -44,7 +44,9 @@ class Constraints {
   /// How copies are made: SearchSpace::regathered, as fsdp does with weights, and what requests
   /// say.
   void say_copies(SearchSpace& space) const;
-  /// Where propagation of tactics or requests stopped: after apply().
+  /// Are there tactics or requests that are propagated? After split().
+  bool propagates() const { return demands_.has_value(); }
+  /// Where that stopped: after apply().
   std::span<const Unresolved> unresolved() const;
 
   /// First of all: splits classes whose members must do different things, with a copy of `rules`.

@@ -65,7 +65,7 @@ EvaluationReport evaluate_rank(RankTrainer& trainer, Communicator& comm, bool to
 }  // namespace
 
 std::string check_evaluation(World& world, const Model& model, const TrainOptions& given) {
-  at_boundary([&] { require_trains("evaluate", model.impl()); });
+  at_boundary([&] { require_trains("evaluate", "evaluated", model.impl()); });
   const TrainOptions options = to_evaluate(given);
   const std::string line = check_training(world, model, options);
   decide_on_rank0(world, [&] {

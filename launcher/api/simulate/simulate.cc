@@ -219,6 +219,12 @@ PlanRequest request_of_stage(World& world, const PlanRequest& request,
                " ranks are no multiple of it");
     out.ranks = request.ranks / stages;
     if (!request.plan_file.empty()) return out;
+    if (request.mesh != "auto") {
+      const Mesh mesh = Mesh::parse(request.mesh, out.ranks);
+      SR_REQUIRE(mesh.size() == out.ranks, invalid_input, "--mesh ", mesh.to_string(), " has ",
+                 mesh.size(), " ranks; it is of one stage, and with --stages ", stages, " each of ",
+                 request.ranks, " ranks' stages has ", out.ranks);
+    }
     // As many ranks as there are have to be on the cluster, and a stage's hold its layers alone.
     const Cluster cluster = planned_cluster(world, request, request.ranks);
     if (out.memory_bytes == 0) out.memory_bytes = cluster.memory_bytes * stages;

@@ -116,7 +116,7 @@ Schedule make_schedule(const TrainOptions& options) {
 }
 
 std::string check_training(World& world, const Model& model, const TrainOptions& options) {
-  at_boundary([&] { require_trains("train", model.impl()); });  // the same on every rank
+  at_boundary([&] { require_trains("train", "trained", model.impl()); });  // the same on every rank
   return check_verification(world, model, options);
 }
 

@@ -149,7 +149,7 @@ struct Trainer::Impl {
 Trainer::Trainer(World& world, const Model& model, const TrainingPlan& plan) {
   require_same(world, "Trainer", nlohmann::json::object());
   at_boundary([&] {
-    require_trains("Trainer", model.impl());
+    require_trains("Trainer", "trained", model.impl());
     require_fits("Trainer", world, model.impl(), plan.impl());
   });
   impl_ = std::make_unique<Impl>(world, model.impl(), plan.impl());

@@ -55,6 +55,7 @@ TEST(Simulate, RefusesWithASentence) {
   refused("--ranks 2 --slow 1=fast", "'1=fast' is not RANK=FACTOR");
   refused("--ranks 2 --slow 1=1.2 --slow 1=1.3", "rank 1 is there twice");
   refused("--ranks 3 --stages 2", "3 ranks are no multiple");
+  refused("--ranks 4 --stages 2 --mesh 2x2", "--mesh a=2,b=2 has 4 ranks; it is of one stage");
   // Before a plan is looked for, which nothing fits.
   for (const std::string flag :
        {"--jitter 2", "--slow 9=2", "--beside 0.5", "--input-rate 0", "--assume nobody",

@@ -188,6 +188,8 @@ TEST(Tactics, AConflictIsSaidOrRefused) {
   const std::string said = refusal(g, "d=2", {}, options);
   EXPECT_NE(said.find("--strict: node 'w0/matmul' (matmul) along axis d"), std::string::npos)
       << said;
+  EXPECT_NE(refusal(g, "d=2", {}, {.strict = true}).find("so nothing could stop"),
+            std::string::npos);
 }
 
 TEST(Tactics, TrainAsOneRankDoes) {
