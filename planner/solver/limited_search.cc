@@ -18,10 +18,11 @@ namespace {
 
 /// What LimitedSearch gives to the solvers, and when.
 struct LimitedSearchSettings {
-  size_t strategies = 64;    // of a node at most, where message passing finds nothing good enough
-  double free_gap = 1e-5;    // relative, where no memory is limited: that close costs hundredths of
-                             // a second, and what the bound leaves is small enough to be eliminated
-  double plain_pairs = 5e6;  // variables of the plain program at most
+  size_t strategies = 64;  // of a node at most, where message passing finds nothing good enough
+  double hope = 2.0 / 3;   // how much of what narrowing could gain the solvers may, without a limit
+  double free_gap = 1e-5;  // relative, where no memory is limited: that close costs hundredths of
+                           // a second, and what the bound leaves is small enough to be eliminated
+  double plain_pairs = 5e6;      // variables of the plain program at most
   double polish_fraction = 0.1;  // of the seconds, for the solvers: narrowing has a solution
   double rescue_fraction = 0.3;  // the same where it has none
   // Times at which memory is limited.
@@ -120,7 +121,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.seed = options_.seed;
   options.gap = gap;
   options.weighs_steps = limit <= 0;
-  options.steps = steps_to_gain(limit);
+  options.steps = (limit > 0 ? 1 : kLimitedSearch.hope) * steps_to_gain(limit);
   options.mip = options_.proves;
   if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =

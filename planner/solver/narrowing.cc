@@ -22,6 +22,7 @@ struct NarrowSettings {
   int patience = 10;            // sweeps that gain nothing
   int idle_solutions = 2;       // that are no better, once the gap is small enough
   double gain = 1e-5;           // relative: a sweep that gains less has stalled
+  double unnoticed = 0.05;      // seconds that a search may take, however little is to be gained
   double rounding = 1e-6;       // relative: matrices are in single precision
   int tree_patience = 12;       // moves of trees that gain nothing
   size_t starts = 3;            // of descents of trees
@@ -71,7 +72,9 @@ class Narrower {
   bool good() const {
     if (!out_.best) return false;
     const double left = out_.cost - out_.lower_bound;
-    return left <= options_.gap * out_.cost || left * steps_to_gain(options_.memory_limit) <= end_.elapsed();
+    return left <= options_.gap * out_.cost ||
+           std::max(kNarrow.unnoticed, left * steps_to_gain(options_.memory_limit)) <=
+               end_.elapsed();
   }
   bool done() const {
     if (end_.passed()) return true;

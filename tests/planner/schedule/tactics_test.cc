@@ -188,8 +188,18 @@ TEST(Tactics, AConflictIsSaidOrRefused) {
   const std::string said = refusal(g, "d=2", {}, options);
   EXPECT_NE(said.find("--strict: node 'w0/matmul' (matmul) along axis d"), std::string::npos)
       << said;
-  EXPECT_NE(refusal(g, "d=2", {}, {.strict = true}).find("so nothing could stop"),
-            std::string::npos);
+}
+
+TEST(Tactics, StrictWantsSomethingToPropagate) {
+  const Graph g = perceptron(8, {12, 32, 12});
+  PlanOptions free;
+  free.strict = true;
+  try {
+    (void)plan_shardings(g, Mesh::parse("d=2"), host_cluster(), free, rules(), nullptr);
+    ADD_FAILURE() << "nothing was strict";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("so nothing could stop"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Tactics, TrainAsOneRankDoes) {
