@@ -38,8 +38,9 @@ std::optional<Piece> piece_of(const Graph& graph, ValueId id) {
 }
 
 /// What a tree of sums adds up, from left to right: sums of its shape that only it reads are taken
-/// apart.
-std::vector<ValueId> summands(const Graph& graph, const Node& sum, const std::vector<int>& uses) {
+/// apart, and added to `inside`.
+std::vector<ValueId> summands(const Graph& graph, const Node& sum, const std::vector<int>& uses,
+                              std::vector<ValueId>& inside) {
   const TensorType& type = graph.type(sum.outputs[0]);
   std::vector<ValueId> out, open(sum.inputs.rbegin(), sum.inputs.rend());
   while (!open.empty()) {
@@ -49,6 +50,7 @@ std::vector<ValueId> summands(const Graph& graph, const Node& sum, const std::ve
     if (inner != nullptr && inner->phase == sum.phase && uses[static_cast<size_t>(id)] == 1 &&
         graph.type(id) == type) {
       open.insert(open.end(), inner->inputs.rbegin(), inner->inputs.rend());
+      inside.push_back(id);
     } else {
       out.push_back(id);
     }
@@ -141,17 +143,25 @@ int sink_expands(Graph& graph) {
 int join_pieces(Graph& graph) {
   int count = 0;
   const std::vector<int> uses = use_counts(graph);
+  std::vector<bool> of_no_pieces(uses.size(), false);  // sums within a tree of such
   Replacer replacer(graph);
   for (size_t n = graph.nodes().size(); n-- > 0;) {  // a tree's last sum before those in it
-    const Node sum = graph.nodes()[n];               // a copy: the graph grows
+    if (graph.nodes()[n].op != "add") continue;
+    const Node sum = graph.nodes()[n];  // a copy: the graph grows
     const TensorType type = graph.type(sum.outputs[0]);
-    if (sum.op != "add" || !replacer.used(sum.outputs[0])) continue;
-    std::vector<ValueId> terms = summands(graph, sum, uses);
+    if (!replacer.used(sum.outputs[0]) || of_no_pieces[static_cast<size_t>(sum.outputs[0])])
+      continue;
+    std::vector<ValueId> inside;
+    std::vector<ValueId> terms = summands(graph, sum, uses, inside);
     std::vector<Piece> pieces;
     for (ValueId id : terms) {
       const std::optional<Piece> piece = piece_of(graph, id);
       if (piece && graph.type(id) == type && uses[static_cast<size_t>(id)] == 1)
         pieces.push_back(*piece);
+    }
+    if (pieces.empty()) {
+      for (ValueId id : inside) of_no_pieces[static_cast<size_t>(id)] = true;
+      continue;
     }
     graph.phase = sum.phase;
     if (const int joined = join_runs(graph, pieces, terms, sum.name)) {
