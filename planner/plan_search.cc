@@ -120,9 +120,10 @@ SearchSpace PlanSearch::prepare(PlanReport& report) {
   SearchSpace all = enumerate();
   constraints_.apply(folding_, all);
   report.unresolved.assign(constraints_.unresolved().begin(), constraints_.unresolved().end());
-  SR_REQUIRE(!options_.strict || constraints_.propagates(), invalid_input,
-             "--strict: no tactic and no request is propagated here, so nothing could stop; say how "
-             "to cut with --tactic or --shard, or leave it out");
+  SR_REQUIRE(
+      !options_.strict || constraints_.propagates(), invalid_input,
+      "--strict: no tactic and no request is propagated here, so nothing could stop; say how "
+      "to cut with --tactic or --shard, or leave it out");
   SR_REQUIRE(!options_.strict || report.unresolved.empty(), invalid_input,
              "--strict: ", to_string(report.unresolved.front(), graph_, mesh_));
   drop_avoided(all);
