@@ -13,7 +13,9 @@ namespace internal {
 inline thread_local double work = 0;
 }
 
-/// Counts additions, comparisons and the like; loops over many count them together.
+/// Counts additions, comparisons and the like; loops over many count them together. What a step
+/// takes beside these (an allocation, an edge that is not in cache) counts as so many additions as
+/// take that long, measured on a Xeon at 2.1 GHz.
 inline void count_work(double operations) { internal::work += operations; }
 
 /// What this thread has counted, in seconds of a core that does so many of them a second.

@@ -222,8 +222,8 @@ PlanRequest request_of_stage(World& world, const PlanRequest& request,
     if (request.mesh != "auto") {
       const Mesh mesh = Mesh::parse(request.mesh, out.ranks);
       SR_REQUIRE(mesh.size() == out.ranks, invalid_input, "--mesh ", mesh.to_string(), " has ",
-                 mesh.size(), " ranks; it is of one stage, and with --stages ", stages, " each of ",
-                 request.ranks, " ranks' stages has ", out.ranks);
+                 mesh.size(), " ranks; it is of one stage, and ", request.ranks,
+                 " ranks in --stages ", stages, " are ", out.ranks, " each");
     }
     // As many ranks as there are have to be on the cluster, and a stage's hold its layers alone.
     const Cluster cluster = planned_cluster(world, request, request.ranks);

@@ -25,6 +25,7 @@ struct Case {
   std::function<void(const std::string&)> write;
   int batch;
   const char* loss;
+  int most;  // percent of its memory: computing again, it needs less, whatever kernels' workspaces
 };
 
 const std::vector<Case>& cases() {
@@ -40,7 +41,7 @@ const std::vector<Case>& cases() {
          model.dropout = 0.1;
          write_gpt(model, path);
        },
-       8, ""},
+       8, "", 80},
       {"wide-resnet",
        [](const std::string& path) {
          WideResNetModel model;
@@ -52,7 +53,7 @@ const std::vector<Case>& cases() {
          model.dropout = 0.2;
          write_wide_resnet(model, path);
        },
-       8, "cross-entropy"},
+       8, "cross-entropy", 98},
       {"gat",
        [](const std::string& path) {
          GatModel model;
@@ -64,7 +65,7 @@ const std::vector<Case>& cases() {
          model.dropout = model.attention_dropout = 0.3;
          write_gat(model, path);
        },
-       0, "cross-entropy"},
+       0, "cross-entropy", 95},
   };
   return all;
 }
@@ -139,7 +140,7 @@ TEST_P(Recompute, OneRankTrainsInLessToTheSameLosses) {
   EXPECT_EQ(free.summary().find("computed again"), std::string::npos);
   PlanRequest request = asked();
   const int64_t all = free.predicted_bytes()[0], smallest = least(world, model, asked(), all / 50);
-  EXPECT_LT(smallest, all * 98 / 100);  // how far it goes depends on kernels' workspaces
+  EXPECT_LT(smallest, all * which_.most / 100);
   request.arena_bytes = (smallest + all) / 2;
   const TrainingPlan plan = make_plan(world, model, request);
   EXPECT_LE(plan.predicted_bytes()[0], request.arena_bytes);
