@@ -25,7 +25,6 @@ struct LaidOut {
 struct Effort {
   double seconds = 10;  // of work (planner/solver/deadline.h)
   double gap = 1e-4;    // relative
-  bool proves = true;   // by HiGHS, where all else leaves more
   int rounds = 11;      // solutions that are laid out at most
   double shares = 1;    // of the limit: plans of fewer bytes are tried with copies that are shared
 };
@@ -92,7 +91,7 @@ class PlanSearch {
   LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
                             const std::optional<Solution>& start, double seconds,
                             PlanReport& report) const;
-  LimitedSearch solver(const Effort& effort) const;
+  LimitedSearch solver(const Effort& effort, bool proves) const;
   LaidOut lay_out(const Solution& solution, bool share, ArenaUse& use);
   std::optional<LaidOut> fitting(const Solution& solution, int64_t limit, double shares,
                                  ArenaUse& use);

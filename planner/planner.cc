@@ -148,7 +148,7 @@ class Planning {
 
   Effort thorough() const { return {options_.solve_seconds}; }
   Effort quick(int rounds = kLimit.target_rounds) const {
-    return {options_.solve_seconds / kLimit.seconds_divisor, kLimit.target_gap, false, rounds,
+    return {options_.solve_seconds / kLimit.seconds_divisor, kLimit.target_gap, rounds,
             kLimit.shared_from};
   }
 

@@ -2,6 +2,8 @@
 #include "planner/solver/elimination.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -18,9 +20,10 @@ struct Factor {
 
 struct Elimination {
   int node;
-  std::vector<int> scope;   // what its choice depends on
-  std::vector<int> choice;  // row-major over scope
+  std::vector<int> scope;        // what its choice depends on
+  std::vector<uint16_t> choice;  // row-major over scope
 };
+constexpr size_t kMostChoices = std::numeric_limits<uint16_t>::max();
 
 std::vector<int> plan_order(const Problem& problem, const EliminationLimits& limits) {
   const size_t count = problem.nodes.size();
@@ -38,6 +41,7 @@ std::vector<int> plan_order(const Problem& problem, const EliminationLimits& lim
   std::vector<double> entries(count);
   std::set<std::pair<double, size_t>> left;  // by entries
   for (size_t i = 0; i < count; ++i) {
+    if (problem.nodes[i].cost.size() > kMostChoices) return {};
     entries[i] = table(i);
     left.emplace(entries[i], i);
   }
@@ -88,7 +92,7 @@ class Buckets {
     size_t entries = 1;
     for (int i : scope) entries *= size(i);
     Factor result{scope, std::vector<double>(entries)};
-    Elimination record{node, scope, std::vector<int>(entries)};
+    Elimination record{node, scope, std::vector<uint16_t>(entries)};
     minimise(mine, strides_of(mine, node, scope), result, record);
     for (size_t f : mine) {
       for (int i : factors_[f].scope) std::erase(factors_of_[static_cast<size_t>(i)], f);
@@ -174,7 +178,7 @@ class Buckets {
       }
       const auto best = std::min_element(sum.begin(), sum.end());
       result.table[entry] = *best;
-      record.choice[entry] = static_cast<int>(best - sum.begin());
+      record.choice[entry] = static_cast<uint16_t>(best - sum.begin());
       for (size_t k = scope.size(); k-- > 0;) {
         ++digit[k];
         for (size_t m = 0; m < mine.size(); ++m) offset[m] += strides.along[m][k];
