@@ -128,6 +128,32 @@ Expr where(Expr cond, Expr a, Expr b) {
   return {cond.c, cond.c.graph.add("where", {cond.id, a.id, b.id})};
 }
 Expr where(Expr cond, Expr a, double b) { return where(cond, a, number(a, b)); }
+/// Is it a sum of powers, one times or over a number, or a product of two? Its root is a norm or a
+/// deviation, whose gradient is 0 where all that is summed is 0. `depth`: nodes that are looked at.
+bool sums_powers(const Graph& graph, ValueId id, int depth = 8) {
+  const NodeId maker = graph.value(id).producer;
+  if (maker < 0 || depth == 0) return false;
+  const Node& node = graph.node(maker);
+  const auto sums = [&](size_t i) { return sums_powers(graph, node.inputs[i], depth - 1); };
+  const auto single = [&](size_t i) {
+    return element_count(graph.type(node.inputs[i]).shape) == 1;
+  };
+  if (node.op == "reduce_sum") {
+    const NodeId summed = graph.value(node.inputs[0]).producer;
+    if (summed < 0) return false;
+    const Node& power = graph.node(summed);
+    return power.op == "pow" || (power.op == "mul" && power.inputs[0] == power.inputs[1]);
+  }
+  if (node.op == "reshape" || node.op == "cast" || node.op == "expand") return sums(0);
+  if (node.op == "div") return single(1) && sums(0);
+  return node.op == "mul" && (single(0) || sums(0)) && (single(1) || sums(1)) &&
+         !(single(0) && single(1));
+}
+/// Of dy what goes to `a`, which was chosen where it compares so with `b`: half where both are
+/// equal.
+Expr chosen(const char* compares, Expr a, Expr b, Expr dy) {
+  return where(op(compares, a, b), dy, where(op("equal", a, b), dy * 0.5, 0));
+}
 
 /// With detach = 1 nothing flows back.
 Grads identity_gradient(GradientContext& c) {
@@ -178,7 +204,7 @@ Grads where_gradient(GradientContext& c) {
 Grads clip_gradient(GradientContext& c) {
   const Expr x{c, c.node.inputs[0]};
   ValueId dx = c.out_grads[0];
-  for (const auto& [bound, inside] : {std::pair{"min", "greater_equal"}, {"max", "less_equal"}}) {
+  for (const auto& [bound, inside] : {std::pair{"min", "greater"}, {"max", "less"}}) {
     if (!c.node.attrs.has(bound)) continue;
     dx = where(op(inside, x, number(x, c.node.attrs.f(bound))), {c, dx}, 0).id;
   }
@@ -255,7 +281,11 @@ void add_arithmetic(std::vector<OpDef>& ops) {
   ops.push_back(unary(
       "log", [](const Node&, Expr x, Expr, Expr dy) { return dy / x; }, unary_samples(0.2, 3)));
   ops.push_back(unary(
-      "sqrt", [](const Node&, Expr, Expr y, Expr dy) { return dy * 0.5 / y; },
+      "sqrt",
+      [](const Node&, Expr x, Expr y, Expr dy) {
+        const Expr dx = dy * 0.5 / y;
+        return sums_powers(x.c.graph, x.id) ? where(y > 0, dx, 0) : dx;
+      },
       unary_samples(0.2, 3)));
   ops.push_back(unary(
       "reciprocal", [](const Node&, Expr, Expr y, Expr dy) { return -(dy * y * y); },
@@ -441,20 +471,23 @@ void add_binary(std::vector<OpDef>& ops) {
       [](Expr, Expr b, Expr y, Expr dy) { return -(dy * y / b); }, 0.5, 2));
   add_integer_samples(ops.back());
   ops.push_back(binary(
-      "pow", [](Expr a, Expr b, Expr, Expr dy) { return dy * b * op("pow", a, b + -1); },
+      "pow",
+      [](Expr a, Expr b, Expr, Expr dy) {
+        const Expr dx = dy * b * op("pow", a, b + -1);
+        return sums_powers(a.c.graph, a.id) ? where(a > 0, dx, 0) : dx;
+      },
       [](Expr a, Expr, Expr y, Expr dy) {  // 0^b is constant in b > 0
         return dy * y * where(a > 0, op("log", a), 0);
       },
       0.3, 2));
   add_integer_samples(ops.back());
-  // Where both are equal the gradient goes to the first, as torch.clamp's goes to its operand.
   ops.push_back(binary(
-      "max", [](Expr a, Expr b, Expr, Expr dy) { return where(op("greater_equal", a, b), dy, 0); },
-      [](Expr a, Expr b, Expr, Expr dy) { return where(op("less", a, b), dy, 0); }, -1, 1));
+      "max", [](Expr a, Expr b, Expr, Expr dy) { return chosen("greater", a, b, dy); },
+      [](Expr a, Expr b, Expr, Expr dy) { return chosen("greater", b, a, dy); }, -1, 1));
   add_integer_samples(ops.back());
   ops.push_back(binary(
-      "min", [](Expr a, Expr b, Expr, Expr dy) { return where(op("less_equal", a, b), dy, 0); },
-      [](Expr a, Expr b, Expr, Expr dy) { return where(op("greater", a, b), dy, 0); }, -1, 1));
+      "min", [](Expr a, Expr b, Expr, Expr dy) { return chosen("less", a, b, dy); },
+      [](Expr a, Expr b, Expr, Expr dy) { return chosen("less", b, a, dy); }, -1, 1));
   add_integer_samples(ops.back());
   // y = a - q b with q = floor(a / b) or trunc(a / b), constant between jumps.
   ops.push_back(binary(

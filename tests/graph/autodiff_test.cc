@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "graph/op_def.h"
 #include "graph/optimizer.h"
@@ -79,6 +81,72 @@ TEST(Differentiate, ThePaddingRowOfATableIsReadButNotTrained) {
   EXPECT_EQ(got[0].at(0), 3);
   const double want[] = {2, 2, 0, 0, 0, 0};
   for (int64_t i = 0; i < 6; ++i) EXPECT_EQ(got[1].at(i), want[i]);
+}
+
+/// Where an operator bends, the gradient is PyTorch's: nothing at a bound, half to each of two
+/// equal operands, nothing of a norm or a deviation where all is zero.
+TEST(Differentiate, AtEdgesAsPyTorch) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const struct {
+    const char* name;
+    std::function<ValueId(Build&, ValueId)> of;  // x [2, 3]
+    std::vector<double> x, gradient;
+  } cases[] = {
+      {"clip",
+       [](Build& b, ValueId x) {
+         return b.op("clip", {x}, {{"min", 0.0}, {"max", 1.0}});
+       },
+       {-1, 0, 0.5, 1, 2, 0.25},
+       {0, 0, 1, 0, 0, 1}},
+      {"max",
+       [](Build& b, ValueId x) {
+         return b.op("max", {x, b.number(0)});
+       },
+       {-1, 0, 0.5, 1, 2, 0},
+       {0, 0.5, 1, 1, 1, 0.5}},
+      {"min",
+       [](Build& b, ValueId x) {
+         return b.op("min", {b.number(1), x});
+       },
+       {-1, 0, 0.5, 1, 2, 1},
+       {1, 1, 1, 0.5, 0, 0.5}},
+      {"norm",
+       [](Build& b, ValueId x) { return b.op("sqrt", {b.sum(b.mul(x, x), {1})}); },
+       {0, 0, 0, 2, 3, 6},
+       {0, 0, 0, 2. / 7, 3. / 7, 6. / 7}},
+      {"deviation",
+       [](Build& b, ValueId x) {
+         const ValueId apart = b.sub(x, b.mean(x, {1}));
+         return b.op("sqrt", {b.div(b.mul(b.mean(b.mul(apart, apart), {1}), 3.0), 2.0)});
+       },
+       {5, 5, 5, -1, 0, 1},
+       {0, 0, 0, -0.5, 0, 0.5}},
+      {"3-norm",
+       [](Build& b, ValueId x) { return b.pow(b.sum(b.pow(b.op("abs", {x}), 3.0), {1}), 1.0 / 3); },
+       {0, 0, 0, 0, 2, 0},
+       {0, 0, 0, 0, 1, 0}},
+      // PyTorch's, too: nothing says that the root is a norm.
+      {"root",
+       [](Build& b, ValueId x) { return b.op("sqrt", {x}); },
+       {0, 1, 4, 1, 1, 1},
+       {infinity, 0.5, 0.25, 0.5, 0.5, 0.5}},
+  };
+  for (const auto& [name, of, x, gradient] : cases) {
+    Build b;
+    const ValueId in = b.in("x", {2, 3});
+    const std::vector<ValueId> wrt = {in};
+    const std::vector<ValueId> grads = differentiate(b.g, sum_all(b, of(b, in)), wrt);
+    const NamedTensors feeds = {{"x", Tensor::from<double>(Shape{2, 3}, x, DType::f64)}};
+    const Tensor got = evaluate_graph(b.g, feeds, grads)[0];
+    for (int64_t i = 0; i < 6; ++i) {
+      const double want = gradient[static_cast<size_t>(i)];
+      if (std::isinf(want)) {
+        EXPECT_EQ(got.at(i), want) << name;
+      } else {
+        EXPECT_NEAR(got.at(i), want, 1e-12) << name << " " << i;
+      }
+    }
+  }
 }
 
 TEST(Differentiate, GivesNothingWhereTheLossDoesNotDepend) {

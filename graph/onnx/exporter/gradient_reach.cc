@@ -70,7 +70,9 @@ bool is_setting(const ::onnx::NodeProto& node, int i) {
 
 std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const std::string& loss,
                                     const std::set<std::string>& ends) {
-  std::set<std::string> reached = {loss};
+  std::set<std::string> reached = {loss}, made;
+  for (const FlatNode& node : nodes)
+    made.insert(node.proto.output().begin(), node.proto.output().end());
   for (size_t n = nodes.size(); n-- > 0;) {
     const auto& node = nodes[n].proto;
     const auto& outputs = node.output();
@@ -79,7 +81,9 @@ std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const st
         }))
       continue;
     for (int i = 0; i < node.input_size(); ++i) {
-      if (passes_gradient(node, i)) reached.insert(node.input(i));
+      // A bound that is computed may be learned; one that is stored is a number.
+      if (passes_gradient(node, i) || (node.op_type() == "Clip" && made.count(node.input(i)) > 0))
+        reached.insert(node.input(i));
     }
     if (names_read(node).size() > static_cast<size_t>(node.input_size())) {  // captured by a branch
       for (const std::string& name : names_read(node)) reached.insert(name);

@@ -14,8 +14,10 @@
 namespace shardrun::importer {
 namespace {
 
-bool fills_with_zeros(const ::onnx::NodeProto& node) {
-  if (node.op_type() != "ConstantOfShape" || node.output_size() != 1) return false;
+bool makes_zeros(const ::onnx::NodeProto& node) {
+  const bool fills = node.op_type() == "ConstantOfShape";
+  if ((!fills && node.op_type() != "Constant") || node.output_size() != 1) return false;
+  if (!fills && (node.attribute_size() != 1 || !node.attribute(0).has_t())) return false;
   const auto all_zero = [](const auto& numbers) {
     return std::all_of(numbers.begin(), numbers.end(), [](auto number) { return number == 0; });
   };
@@ -27,15 +29,34 @@ bool fills_with_zeros(const ::onnx::NodeProto& node) {
   });
 }
 
-void restore_added_elements(std::vector<FlatNode>& nodes, ImportReport& report) {
+bool is_all_zero(const StoredTensor& tensor) {
+  const int64_t bytes = tensor.count() * static_cast<int64_t>(size_of(tensor.stored));
+  const char* begin = Contents(tensor).bytes();
+  return std::all_of(begin, begin + bytes, [](char byte) { return byte == 0; });
+}
+
+/// Of a scatter onto zeros that are added to. PyTorch does not say what stands in a place that
+/// comes twice where it is no sum.
+void restore_added_elements(const ModelFile& model, std::vector<FlatNode>& nodes,
+                            ImportReport& report) {
   std::set<std::string> zeros;
+  std::map<std::string, const StoredTensor*> stored;
+  for (const StoredTensor& tensor : model.initialisers) stored[tensor.name] = &tensor;
+  const auto is_zero = [&](const std::string& name) {
+    const auto found = stored.find(name);
+    return zeros.count(name) > 0 || (found != stored.end() && is_all_zero(*found->second));
+  };
   std::map<std::string, FlatNode*> scattered;  // by the result
   std::map<std::string, int> uses;
   for (FlatNode& node : nodes) {
     const ::onnx::NodeProto& proto = node.proto;
-    if (fills_with_zeros(proto)) zeros.insert(proto.output(0));
-    if (proto.op_type() == "ScatterND" && proto.attribute().empty() && proto.input_size() == 3 &&
-        proto.output_size() == 1 && zeros.count(proto.input(0)) > 0)
+    if (makes_zeros(proto)) zeros.insert(proto.output(0));
+    const bool scatters = proto.op_type() == "ScatterND" || proto.op_type() == "ScatterElements";
+    const bool reduces =
+        std::any_of(proto.attribute().begin(), proto.attribute().end(),
+                    [](const auto& attribute) { return attribute.name() == "reduction"; });
+    if (scatters && !reduces && proto.input_size() == 3 && proto.output_size() == 1 &&
+        is_zero(proto.input(0)))
       scattered[proto.output(0)] = &node;
     for (const std::string& name : proto.input()) ++uses[name];
   }
@@ -49,7 +70,9 @@ void restore_added_elements(std::vector<FlatNode>& nodes, ImportReport& report) 
       reduction->set_name("reduction");
       reduction->set_type(::onnx::AttributeProto::STRING);
       reduction->set_s("add");
-      report.restored["accumulate=True"].push_back(scatter.name());
+      const bool elements = scatter.op_type() == "ScatterElements";
+      report.restored[elements ? "index_add of equal indices" : "accumulate=True"].push_back(
+          scatter.name());
     }
   }
 }
@@ -264,7 +287,7 @@ class DistanceRestorer {
 void restore_older(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report) {
   // The newer one notes its calls.
   if (model.proto.producer_name() != "pytorch" || !call_groups(nodes).empty()) return;
-  restore_added_elements(nodes, report);
+  restore_added_elements(model, nodes, report);
   WindowRestorer(model, nodes, report).run();
   DistanceRestorer(nodes, report).run();
 }

@@ -9,8 +9,8 @@ namespace shardrun::importer {
 ///
 /// - index_put(places, values, accumulate=True) is a ScatterND onto zeros without a reduction,
 /// which
-///   is added. It gets its reduction, for a place that comes twice counts twice. Without
-///   accumulate=True PyTorch does not say what such a place holds.
+///   is added, and index_add such a ScatterElements. They get their reduction, for a place that
+///   comes twice counts twice. Where there is no sum PyTorch does not say what such a place holds.
 /// - unfold(-1, size, step) is slices side by side along a dim that comes one place too late. It is
 ///   put where PyTorch has it.
 /// - cdist and pairwise_distance are (sum of (a - b)^p) ^ (1 / (p + eps)). They get the p-th root,

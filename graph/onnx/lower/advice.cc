@@ -27,7 +27,19 @@ const std::vector<Advice>& advices() {
        {"sequences are imported where their length is constant: return tensors, not lists of them",
         "torch.stack or torch.cat a list before it leaves the loop that makes it",
         "an optional input is left out of the example arguments, or always given"}},
-      {{"NonMaxSuppression", "Unique"},
+      {{"Unique"},
+       {"how large its result is depends on data: of n known values (x[:, None] == "
+        "torch.arange(n)).sum(0) counts each",
+        "Embedding(max_norm=m) has it: scale the weight in forward() instead, by (m / "
+        "w.norm(dim=1, keepdim=True)).clamp(max=1)",
+        "or leave it out: what the loss does not read is not computed (--loss-output names the "
+        "loss)"}},
+      {{"Bitwise", "BitShift"},
+       {"of integers: x % 2**k keeps the last k bits, x // 2**k drops them, x * 2**k shifts to the "
+        "left",
+        "of booleans: x.bool() & y.bool() is And, which is imported",
+        "or compute it before the export, as an input of its own"}},
+      {{"NonMaxSuppression"},
        {"how large its result is depends on data: train without it, and apply it after `shardrun "
         "run`",
         "a loss of detections compares all candidates, each with a weight of 0 or 1",
@@ -46,18 +58,62 @@ const std::vector<Advice>& advices() {
   return all;
 }
 
-}  // namespace
+/// For an operator of rows that a mask picks.
+const std::vector<Advice>& row_advices() {
+  constexpr std::string_view kWeighted =
+      "else compute all rows and weight them: (mask * x).sum() / mask.sum()";
+  static const std::vector<Advice> all = {
+      {{"TopK", "Sort", "Max", "Min", "Softmax"},
+       {"give it all rows, with torch.where(mask, x, -1e30), or 1e30 of a minimum, in place of "
+        "x[mask]",
+        "a count that depends on the mask, such as a quarter of the rows, has to be a number",
+        kWeighted}},
+      {{"MatMul", "Gemm", "Einsum"},
+       {"of scores of pairs: compute them of all rows, and put -1e30 where either is masked before "
+        "the softmax",
+        "a sum over the rows: (mask[:, None] * x).T @ y",
+        "of a mixture of experts: each takes a fixed number of tokens (docs/onnx.md, 'Mixtures of "
+        "experts')"}},
+      {{"Normalization"},
+       {"LayerNorm and RMSNorm are of each row: give them all rows, and pick afterwards",
+        "of the rows' own mean and variance: m = (mask * x).sum(0) / mask.sum(), and so on",
+        "or give the model batches without rows that do not count"}},
+      {{},
+       {"of a loss: mark targets that do not count by -100, and give the loss all rows "
+        "(ignore_index=-100)",
+        "of a mixture of experts: each takes a fixed number of tokens (docs/onnx.md, 'Mixtures of "
+        "experts'); in transformers set_experts_implementation(\"batched_mm\")",
+        "else compute all rows and weight them: (mask * x).sum() / mask.sum(); of a graph, edges "
+        "come with --data npz:FILE, whose arrays are one batch and so constants"}}};
+  return all;
+}
 
-std::string advice_for(const std::string& op) {
+std::string lines_for(const std::vector<Advice>& advices, const std::string& op) {
   const auto fits = [&](const Advice& advice) {
     return advice.parts.empty() ||
            std::any_of(advice.parts.begin(), advice.parts.end(),
                        [&](std::string_view part) { return op.find(part) != std::string::npos; });
   };
-  const Advice& advice = *std::find_if(advices().begin(), advices().end(), fits);
+  const Advice& advice = *std::find_if(advices.begin(), advices.end(), fits);
   std::string out;
   for (const std::string_view line : advice.lines) out.append("\n  - ").append(line);
   return out;
+}
+
+}  // namespace
+
+std::string advice_for(const std::string& op) { return lines_for(advices(), op); }
+
+std::string advice_for_rows(const std::string& op) { return lines_for(row_advices(), op); }
+
+std::string advice_for_size() {
+  return "\n  - bincount(x, minlength=n) and unique() have as many results as data have: (x[:, "
+         "None] "
+         "== torch.arange(n)).sum(0) counts n known values"
+         "\n  - repeat_interleave(x, counts) has as many rows as the counts come to: number the "
+         "rows "
+         "before the export, as an input, and take x[rows]"
+         "\n  - other sizes: take them from .shape, or write the number";
 }
 
 }  // namespace shardrun::importer

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "graph/onnx/lower/advice.h"
 #include "graph/op_def.h"
 
 namespace shardrun::importer {
@@ -65,13 +66,7 @@ V Builder::picked(const Picked& rows) {
 void Builder::refuse_rows(V v, const std::string& what) const {
   fail(ErrorKind::unsupported, "an operand has as many rows as the mask of '",
        picks[static_cast<size_t>(at(v).rows->pick)].name, "' picks, which depends on data, and ",
-       what,
-       " is not of each row alone, nor a sum or mean of them\n  - of a loss: mark targets that do "
-       "not count by -100, and give the loss all rows (ignore_index=-100)\n  - of a mixture of "
-       "experts: each takes a fixed number of tokens (docs/onnx.md, 'Mixtures of experts'); in "
-       "transformers set_experts_implementation(\"batched_mm\")\n  - else compute all rows and "
-       "weight them: (mask * x).sum() / mask.sum(); of a graph, edges come with --data npz:FILE, "
-       "whose arrays are one batch and so constants");
+       what, " is not of each row alone, nor a sum or mean of them", advice_for_rows(what));
 }
 
 const Picked* Builder::rows(V v) const { return at(v).rows ? &*at(v).rows : nullptr; }

@@ -70,8 +70,24 @@ void equal(NodeContext& c) {
   c.out(c.b.add("logical_not", {c.b.add("logical_xor", {c.in(0), c.in(1)})}));
 }
 
+/// clamp() by a number, as the newer exporter writes it: Max with a scalar, then Min. At the bound
+/// its gradient is 0, where that of two equal operands goes to each by half.
+bool is_clamp(const NodeContext& c) {
+  const bool max = c.op() == "Max";
+  if (c.call() == nullptr || c.call()->target != "aten.clamp" || c.input_count() != 2 ||
+      c.b.known(c.in(1)) == nullptr || !is_float(c.b.dtype(c.in(0))))
+    return false;
+  const FxArgument* bound = c.call()->find(max ? 1 : 2, max ? "min" : "max");
+  return bound != nullptr && bound->value().starts_with("scalar_tensor") &&
+         c.b.known(c.in(1))->count() == 1;
+}
+
 void variadic(NodeContext& c) {
   V total = c.in(0);
+  if (is_clamp(c)) {
+    const char* bound = c.op() == "Max" ? "min" : "max";
+    return c.out(c.b.add("clip", {total}, {{bound, c.b.known(c.in(1))->at(0)}}));
+  }
   for (size_t i = 1; i < c.input_count(); ++i)
     total = c.b.add(plain_names().at(c.op()), {total, c.in(i)});
   if (c.op() == "Mean") total = c.b.with("mul", total, 1.0 / static_cast<double>(c.input_count()));
@@ -120,8 +136,8 @@ void swish(NodeContext& c) {
 
 void prelu(NodeContext& c) {
   const V zero = c.b.scalar(0, c.b.dtype(c.in(0)));
-  c.out(c.b.add("where",
-                {c.b.add("less", {c.in(0), zero}), c.b.add("mul", {c.in(0), c.in(1)}), c.in(0)}));
+  c.out(c.b.add("where", {c.b.add("less_equal", {c.in(0), zero}),
+                          c.b.add("mul", {c.in(0), c.in(1)}), c.in(0)}));
 }
 
 /// x < -lambd: x + bias; x > lambd: x - bias; else 0.
@@ -154,7 +170,16 @@ void mod(NodeContext& c) {
   c.out(c.b.add("mod", {c.in(0), c.in(1)}, {{"fmod", fmod}}));
 }
 
-void where(NodeContext& c) { c.out(c.b.add("where", {c.in(0), c.in(1), c.in(2)})); }
+/// Where attention's mask is false the newer exporter writes the lowest number, and takes NaN out
+/// behind the softmax. Only minus infinity makes a query that sees nothing such a NaN.
+void where(NodeContext& c) {
+  V b = c.in(2);
+  const Tensor* masked = c.b.known(b);
+  if (c.call() != nullptr && c.call()->target == "aten.scaled_dot_product_attention" &&
+      masked != nullptr && masked->count() == 1 && masked->at(0) < -3e38)
+    b = c.b.scalar(-std::numeric_limits<double>::infinity(), c.b.dtype(b));
+  c.out(c.b.add("where", {c.in(0), c.in(1), b}));
+}
 
 void clip(NodeContext& c) {
   V x = c.in(0);

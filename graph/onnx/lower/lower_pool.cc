@@ -175,7 +175,8 @@ void global_max_pool(NodeContext& c) {
 
 /// How a position of the result maps to one of the operand, which may lie between two.
 double source_position(const std::string& mode, double i, double scale, int64_t from, int64_t to) {
-  if (mode == "asymmetric") return i / scale;
+  // In f32, as PyTorch and ONNX Runtime: in f64 the 3rd at a scale of 0.6f would come before 5.
+  if (mode == "asymmetric") return static_cast<float>(i) * static_cast<float>(1 / scale);
   if (mode == "align_corners")
     return to == 1 ? 0 : i * static_cast<double>(from - 1) / static_cast<double>(to - 1);
   if (mode == "pytorch_half_pixel" && to == 1) return 0;

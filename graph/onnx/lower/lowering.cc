@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/onnx/lower/advice.h"
+
 namespace shardrun::importer {
 
 const FxCall* NodeContext::call() const {
@@ -42,7 +44,8 @@ const Tensor& NodeContext::known(size_t i, const char* what) const {
   const Tensor* tensor = b.known(in(i));
   SR_REQUIRE(tensor != nullptr, unsupported, "input ", i, " (", what, ") '",
              proto.input(static_cast<int>(i)),
-             "' depends on data; it must be a constant once symbolic dims are bound");
+             "' depends on data; it must be a constant once symbolic dims are bound",
+             advice_for_size());
   return *tensor;
 }
 

@@ -330,6 +330,33 @@ TEST_F(OnnxExporterFiles, WhatTf2onnxPassesOn) {
     EXPECT_EQ(y[2].at(at), feeds.at("x").at(from)) << at;
 }
 
+/// In f64 the fourth of 0.6 steps would be 4.9999998. And where PRelu bends its slope is that
+/// below.
+TEST_F(OnnxExporterFiles, NearestByAFractionAndPReluAtZero) {
+  ModelBuilder b;
+  b.input("x", {1, 1, 9});
+  b.floats("scales", {3}, {1, 1, 0.6F});
+  auto& resize = b.node("Resize", {"x", "", "scales"}, {"resized"});
+  test::set_string(resize, "coordinate_transformation_mode", "asymmetric");
+  test::set_string(resize, "nearest_mode", "floor");
+  b.floats("slope", {1}, {0.25});
+  b.node("PRelu", {"resized", "slope"}, {"y"});
+  test::set_int(b.node("ReduceSum", {"y"}, {"sum"}), "keepdims", 0);
+  b.output("resized");
+  b.output("sum", {});
+  Graph graph = import(b);
+  const NamedTensors feeds = {
+      {"x", Tensor::from<float>({1, 1, 9}, {0, 1, 2, 3, 4, 5, 6, 7, 8}, DType::f32)}};
+  const std::vector<ValueId> wrt = {graph.find("x")};
+  std::vector<ValueId> wanted = differentiate(graph, graph.outputs[1], wrt);
+  wanted.push_back(graph.outputs[0]);
+  const std::vector<Tensor> got = evaluate_graph(graph, feeds, wanted);
+  const double from[] = {0, 1, 3, 5, 6};
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(got[1].at(i), from[i]);
+  for (const auto& [at, slope] : {std::pair{0, 0.25}, {1, 1.0}, {2, 0.0}, {3, 1.0}})
+    EXPECT_EQ(got[0].at(at), slope) << at;
+}
+
 /// Lengths that are known, as of a layer without a mask, and lengths that come with the batch.
 TEST_F(OnnxExporterFiles, ReverseSequenceOfKnownAndOfGivenLengths) {
   for (const bool known : {true, false}) {
