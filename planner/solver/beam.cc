@@ -63,7 +63,7 @@ class Beam {
             next.push_back({beam[b].cost + costs[a], b, static_cast<int>(a)});
         }
       }
-      count_work(20 * static_cast<double>(next.size()));
+      count_work(kSearchWork.candidate * static_cast<double>(next.size()));
       std::stable_sort(next.begin(), next.end(),
                        [](const Next& a, const Next& b) { return a.cost < b.cost; });
       std::vector<size_t> kept;  // of `open`, those still open after this node

@@ -104,8 +104,9 @@ void Bound::collect(const Arc& arc, const Node& node) {
   least_per_column<kBoundBlocks>(tables_.data() + arc.table, node.width,
                                  nodes_[static_cast<size_t>(arc.other)].size, cost_of,
                                  collected_.data());
-  count_work(40 +
-             0.2 * static_cast<double>(node.width * nodes_[static_cast<size_t>(arc.other)].size));
+  count_work(kSearchWork.message +
+             kSearchWork.vectored *
+                 static_cast<double>(node.width * nodes_[static_cast<size_t>(arc.other)].size));
   const double* own = messages_.data() + arc.message;
   for (size_t a = 0; a < node.size; ++a) collected_[a] -= own[a];
 }

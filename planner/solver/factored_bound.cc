@@ -134,8 +134,9 @@ void FactoredBound::add_arcs(const FactoredProblem& problem) {
     lower_.push_back({low, later[at(low)]});
     arcs_[later[at(low)]++] = in_order ? at_from : at_to;
     arcs_[earlier[at(high)]++] = in_order ? at_to : at_from;
-    sweep_work_ += 25 + 0.5 * static_cast<double>(m.rows * m.columns) +
-                   4 * static_cast<double>(rows + columns);
+    sweep_work_ += kSearchWork.far_edge +
+                   kSearchWork.far_vectored * static_cast<double>(m.rows * m.columns) +
+                   kSearchWork.named * static_cast<double>(rows + columns);
   }
 }
 
@@ -273,7 +274,7 @@ void descend(const FactoredProblem& problem, Solution& solution,
   constexpr int kMostRounds = 50;   // over all nodes
   constexpr double kExact = 1e-12;  // relative: a gain that is no more is rounding
   std::vector<bool> stale(problem.nodes.size(), true);
-  count_work(15 * static_cast<double>(edges.size()));
+  count_work(kSearchWork.listed_edge * static_cast<double>(edges.size()));
   std::vector<double> cost;
   for (int round = 0; round < kMostRounds; ++round) {
     bool changed = false;
@@ -291,7 +292,7 @@ void descend(const FactoredProblem& problem, Solution& solution,
         const float* row = is_from ? m.transposed.data() + edge->column[other] * m.rows
                                    : m.cost.data() + edge->row[other] * m.columns;
         const uint16_t* name = (is_from ? edge->row : edge->column).data();
-        count_work(4 * static_cast<double>(cost.size()));
+        count_work(kSearchWork.named * static_cast<double>(cost.size()));
         for (size_t a = 0; a < cost.size(); ++a)
           cost[a] += edge->scale * static_cast<double>(row[name[a]]);
       }

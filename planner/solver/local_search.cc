@@ -177,9 +177,9 @@ void LocalSearch::forest_move(Solution& solution, std::mt19937_64& random,
   const std::vector<int>& visit = forest.visit;
   const std::vector<const FlatProblem::Arc*> parent = arcs_up(forest);
   const auto size_of = [&](size_t i) { return problem_.nodes[i].cost.size(); };
-  double work = 60 * static_cast<double>(count);
+  double work = kSearchWork.forest_node * static_cast<double>(count);
   for (const std::vector<int>& around : neighbours_)
-    work += 20 * static_cast<double>(around.size());
+    work += kSearchWork.neighbour * static_cast<double>(around.size());
   // Where a node's costs begin, and its choices by the parent's strategy.
   std::vector<size_t> first_cost(count), first_choice(count);
   size_t costs_end = 0, choices_end = 0;

@@ -136,7 +136,7 @@ void Reducer::keep_only(int i, const std::vector<bool>& keep) {
         if (edge.a == i || keep[y]) cost.push_back(edge.cost[x * columns + y]);
       }
     }
-    count_work(60 + 2 * static_cast<double>(rows * columns));
+    count_work(kSearchWork.table + 2 * static_cast<double>(rows * columns));
     edge.cost = std::move(cost);
   }
   node.cost = filtered(node.cost, keep);
@@ -175,7 +175,7 @@ bool Reducer::prune_dominated(int i) {
   std::vector<double> optimistic = node.cost;
   for (int e : node.edges) {
     costs.push_back(oriented(edge_at(e), i));
-    count_work(60 + 2 * static_cast<double>(costs.back().size()));
+    count_work(kSearchWork.table + 2 * static_cast<double>(costs.back().size()));
     widths.push_back(costs.back().size() / size);
     std::vector<double>& least = least_of.emplace_back(size);
     for (size_t x = 0; x < size; ++x) {
@@ -296,7 +296,7 @@ bool Reducer::eliminate(int i, double max_work) {
     work *= static_cast<double>(at(others.back()).size());
   }
   if (work > max_work) return false;
-  count_work(500 + 2 * work);
+  count_work(kSearchWork.removal + 2 * work);
   for (size_t k = 0; k < others.size(); ++k)
     costs.push_back(oriented(edge_at(node.edges[k]), others[k]));
 

@@ -101,7 +101,7 @@ std::vector<double> TreeDescent::costs_given_rest(int node, const Forest& forest
       const float* row = is_from ? m.transposed.data() + edge.column[other] * m.rows
                                  : m.cost.data() + edge.row[other] * m.columns;
       const uint16_t* name = (is_from ? edge.row : edge.column).data();
-      count_work(4 * static_cast<double>(out.size()));
+      count_work(kSearchWork.named * static_cast<double>(out.size()));
       for (size_t a = 0; a < out.size(); ++a)
         out[a] += std::min(edge.scale * static_cast<double>(row[name[a]]), kTreeDescent.forbidden);
     }
@@ -121,7 +121,8 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
                               Message& message) const {
   choice.assign(above.size(), 0);
   if (up.edges.size() > 1) {
-    count_work(4 * static_cast<double>(costs.size() * above.size() * up.edges.size()));
+    count_work(kSearchWork.named *
+               static_cast<double>(costs.size() * above.size() * up.edges.size()));
     for (size_t b = 0; b < above.size(); ++b) {
       double least = kInfeasible;
       for (size_t a = 0; a < costs.size(); ++a) {
@@ -178,8 +179,8 @@ void TreeDescent::add_message(int child, const std::vector<double>& costs, const
 void TreeDescent::move(Solution& solution, const std::vector<int>& order,
                        const Prices& prices) const {
   const Forest forest = induced_forest(neighbours_, order);
-  count_work(100 * static_cast<double>(solution.size()) +
-             60 * static_cast<double>(problem_.edges.size()));
+  count_work(kSearchWork.node_vectors * static_cast<double>(solution.size()) +
+             kSearchWork.table * static_cast<double>(problem_.edges.size()));
   std::vector<std::vector<double>> costs(solution.size());
   for (int i : forest.visit) costs[at(i)] = costs_given_rest(i, forest, solution, prices);
   std::vector<std::vector<int>> choice(solution.size());  // by the parent's
