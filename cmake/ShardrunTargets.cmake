@@ -113,7 +113,7 @@ set(SHARDRUN_TEST_ENVIRONMENT SHARDRUN_CACHE=${CMAKE_BINARY_DIR}/cache
   OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
   OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
   LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/cmake/lsan.supp:print_suppressions=0
-  ASAN_OPTIONS=fast_unwind_on_malloc=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+  ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
   TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${CMAKE_SOURCE_DIR}/cmake/tsan.supp)
 if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
   list(APPEND SHARDRUN_TEST_ENVIRONMENT OMPI_MCA_btl=self,vader OMP_NUM_THREADS=1)
