@@ -37,9 +37,6 @@ struct FittingSettings {
 };
 constexpr FittingSettings kFitting;
 
-/// Bytes of a limit: with less HiGHS, of which 150 MB were seen, might not fit beside what plans.
-constexpr int64_t kProvesFrom = int64_t{1} << 30;
-
 double since(double begin) { return thread_seconds() - begin; }
 
 bool any_partial(const std::vector<Placement>& placements) {
@@ -88,10 +85,7 @@ void PlanSearch::pose(PlanReport& report) {
 void PlanSearch::open(PlanReport& report) {
   pose(report);
   const Effort effort{options_.solve_seconds};
-  // The plans of a pool are not all that there are: nothing of them is worth a proof.
-  const bool proves = options_.pool == nullptr &&
-                      (options_.memory_limit == 0 || options_.memory_limit >= kProvesFrom);
-  LimitedSearch search = solver(effort, proves);
+  LimitedSearch search = solver(effort);
   LimitedResult found = solve_round(search, {}, start_, effort.seconds, report);
   unlimited_bound_ = report.lower_bound;
   require_a_plan(found);
@@ -392,8 +386,8 @@ static void tighten(std::vector<int64_t>& capacity, int64_t limit, const ArenaUs
     capacity[t] = std::min(capacity[t], limit - gaps - (use.alive[t] - claims[t]));
 }
 
-LimitedSearch PlanSearch::solver(const Effort& effort, bool proves) const {
-  return {joint_->problem, {effort.gap, method(), options_.seed, proves}};
+LimitedSearch PlanSearch::solver(const Effort& effort) const {
+  return {joint_->problem, {effort.gap, method(), options_.seed}};
 }
 
 LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
@@ -411,8 +405,7 @@ LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<i
 /// cannot know how buffers share an arena. So a solution's arena is looked at. Where that does
 /// not fit for something large that is made for one reader, that is forbidden; else the next
 /// solution must leave as many bytes besides its claims, node by node, as this one took. Where it
-/// leaves bytes, claims may take them, too, once. Nothing is proved by HiGHS here: it took two
-/// thirds of the time, and its plans were no better.
+/// leaves bytes, claims may take them, too, once.
 std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
@@ -421,7 +414,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
   const Deadline end(effort.seconds, method() == LimitedOptions::Method::plain
                                          ? Deadline::Clock::wall
                                          : Deadline::Clock::work);
-  LimitedSearch search = solver(effort, false);
+  LimitedSearch search = solver(effort);
   // First as if an arena held claims alone.
   const double free = kFitting.free * raw_cost(problem, *loosest_),
                full = kFitting.full * static_cast<double>(limit),

@@ -91,7 +91,7 @@ class PlanSearch {
   LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
                             const std::optional<Solution>& start, double seconds,
                             PlanReport& report) const;
-  LimitedSearch solver(const Effort& effort, bool proves) const;
+  LimitedSearch solver(const Effort& effort) const;
   LaidOut lay_out(const Solution& solution, bool share, ArenaUse& use);
   std::optional<LaidOut> fitting(const Solution& solution, int64_t limit, double shares,
                                  ArenaUse& use);

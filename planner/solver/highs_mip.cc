@@ -231,20 +231,12 @@ class Mip {
   void called_back(const HighsCallbackDataOut* out, HighsCallbackDataIn* in) {
     count_work(size_ * kMip.call_work);
     if (out != nullptr) count_iterations(static_cast<double>(out->mip_total_lp_iterations));
-    if (in != nullptr)
-      in->user_interrupt = deadline_.passed() || (out != nullptr && settled(*out)) ? 1 : 0;
+    if (in != nullptr) in->user_interrupt = deadline_.passed() ? 1 : 0;
   }
   void count_iterations(double iterations) {
     count_work(size_ * kMip.iteration_work * std::max(0.0, iterations - counted_));
     counted_ = iterations;
   }
-  /// Callbacks of the simplex have the bounds as they start, infinite.
-  bool settled(const HighsCallbackDataOut& now) const {
-    const double left = (now.mip_primal_bound - now.mip_dual_bound) / factor_;
-    return options_.steps > 0 && std::isfinite(left) &&
-           left * options_.steps <= deadline_.elapsed();
-  }
-
   void add_time(size_t time) {
     if (!present_.insert(time).second) return;
     const double limit = static_cast<double>(std::max<int64_t>(1, problem_.memory_limit));

@@ -26,7 +26,7 @@ double mip_size(const Problem& problem);
 ///   for each time that matters: sum of bytes <= limit
 /// `times` (indices into FlatProblem's kept times) have their memory rows from the beginning,
 /// others when a solution breaks them. `start` and its cost cut the search off. One thread, which
-/// asks the deadline in all of HiGHS' loops. Of `options` the seed, the gap and the steps count.
+/// asks the deadline in all of HiGHS' loops. Of `options` the seed and the gap count.
 MipResult solve_mip(const Problem& problem, const Solution* start, const Deadline& deadline,
                     const SolveOptions& options, const std::vector<size_t>& times = {});
 

@@ -20,7 +20,6 @@ struct IlpSettings {
   double first_work = 2e6;  // of reductions, as Reducer::run counts it, before anything is known
   double work = 2e7;        // of reductions in later rounds, whose cores are smaller
   double mip_variables = 50e3;  // edge variables that HiGHS is given at most
-  double mip_seconds = 1e-4;    // that HiGHS takes at least for each, before it has found anything
   // Sweeps of message passing in a round.
   int sweeps = 200;            // at most
   double gain = 1e-5;          // relative: a bound that rises by less has stalled
@@ -80,13 +79,12 @@ class IlpSolver {
   bool closed() const {
     return result_.solution &&
            (result_.cost - result_.lower_bound <= options_.gap * std::abs(result_.cost) ||
-            is_enough(0));
+            is_enough());
   }
-  /// Would all that is left to gain save less, in SolveOptions::steps, than the seconds spent and
-  /// so many more?
-  bool is_enough(double more) const {
-    return options_.weighs_steps && result_.solution &&
-           (result_.cost - result_.lower_bound) * options_.steps <= end_.elapsed() + more;
+  /// Would all that is left to gain save less, in SolveOptions::steps, than the seconds spent?
+  bool is_enough() const {
+    return options_.steps > 0 && result_.solution &&
+           (result_.cost - result_.lower_bound) * options_.steps <= end_.elapsed();
   }
   void finish(const char* how) {
     result_.solver = how;
@@ -131,7 +129,6 @@ class IlpSolver {
     if (!reducer.run(work, [&] { return late(); })) return finish("reduction");
     const Problem& core = reducer.core();
     if (!options_.mip || late() || mip_size(core) > kIlp.mip_variables) return;
-    if (is_enough(kIlp.mip_seconds * mip_size(core))) return;
     const std::optional<Solution> start = best_of_core(core, reducer);
     const MipResult mip = solve_mip(core, start ? &*start : nullptr, end_, options_);
     // The core lacks only what cannot beat the solution that is known, and is worse by no more than

@@ -120,9 +120,8 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
-  options.weighs_steps = limit <= 0;
-  options.steps = (limit > 0 ? 1 : kLimitedSearch.hope) * steps_to_gain(limit);
-  options.mip = options_.proves;
+  if (limit <= 0) options.steps = kLimitedSearch.hope * steps_to_gain(limit);
+  options.mip = false;  // it found nothing better in time worth (docs/results/planning.md)
   if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =
       narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;

@@ -19,7 +19,6 @@ struct LimitedOptions {
   double gap = 1e-3;  // relative: a solution this close to the bound is good enough
   Method method = Method::narrowing;
   uint64_t seed = 0;
-  bool proves = true;  // by HiGHS, where all else leaves a gap
 };
 
 struct LimitedResult {

@@ -16,12 +16,9 @@ struct SolveOptions {
   Deadline::Clock clock = Deadline::Clock::wall;
   uint64_t seed = 0;
   double gap = 1e-9;  // relative: a solution this close to its bound is good enough
-  /// Of integer programs whose costs are seconds a step: good enough is also what a better solution
-  /// would save in so many steps, if that is less than the seconds spent already. 0: costs are not.
+  /// ilp, where costs are seconds a step: good enough is also what leaves a better solution less to
+  /// save, in so many steps, than the seconds spent already. 0: costs are not.
   double steps = 0;
-  /// ilp: `steps` ends its own searches, too, and HiGHS is not asked for less than it takes to
-  /// start.
-  bool weighs_steps = false;
   const Solution* start = nullptr;  // a known solution, feasible or not
   /// ilp: known of solutions that are cheaper than `start`. What it proves ends the search sooner.
   double lower_bound = -kInfeasible;

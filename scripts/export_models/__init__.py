@@ -43,7 +43,7 @@ def all_models():
     """The models, and the files that cannot be read for want of a package: {package: file}."""
     missing = {}
     for file in ("basics", "losses", "stateful", "ahead", "images", "tv_zoo", "timm_images", "sequences", "language", "outputs",
-                 "hf_text", "hf_senses", "graphs", "operators"):
+                 "hf_text", "hf_senses", "graphs", "operators", "edges"):
         try:
             importlib.import_module(f"export_models.{file}")
         except ModuleNotFoundError as error:

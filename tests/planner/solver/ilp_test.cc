@@ -199,7 +199,6 @@ TEST(SolveIlp, StopsAtTheGapAskedFor) {
 TEST(SolveIlp, WeighsWhatIsLeftToGainAgainstTheSearch) {
   SolveOptions options;
   options.clock = Deadline::Clock::work;
-  options.weighs_steps = true;
   options.mip = false;
   options.steps = 1e-9;
   const SolveResult hasty = solve_ilp(grid(14, 8, 3), options);
