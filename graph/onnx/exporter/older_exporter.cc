@@ -31,8 +31,9 @@ bool makes_zeros(const ::onnx::NodeProto& node) {
 
 bool is_all_zero(const StoredTensor& tensor) {
   const int64_t bytes = tensor.count() * static_cast<int64_t>(size_of(tensor.stored));
-  const char* begin = Contents(tensor).bytes();
-  return std::all_of(begin, begin + bytes, [](char byte) { return byte == 0; });
+  const Contents contents(tensor);
+  return std::all_of(contents.bytes(), contents.bytes() + bytes,
+                     [](char byte) { return byte == 0; });
 }
 
 /// Of a scatter onto zeros that are added to. PyTorch does not say what stands in a place that

@@ -7,9 +7,8 @@ namespace shardrun::importer {
 
 /// Rewrites these nodes of files of the older exporter, and notes it in `report`:
 ///
-/// - index_put(places, values, accumulate=True) is a ScatterND onto zeros without a reduction,
-/// which
-///   is added, and index_add such a ScatterElements. They get their reduction, for a place that
+/// - index_put(places, values, accumulate=True) is a ScatterND onto zeros without a reduction, and
+///   index_add such a ScatterElements, which is added. They get their reduction, for a place that
 ///   comes twice counts twice. Where there is no sum PyTorch does not say what such a place holds.
 /// - unfold(-1, size, step) is slices side by side along a dim that comes one place too late. It is
 ///   put where PyTorch has it.

@@ -107,12 +107,9 @@ std::string advice_for(const std::string& op) { return lines_for(advices(), op);
 std::string advice_for_rows(const std::string& op) { return lines_for(row_advices(), op); }
 
 std::string advice_for_size() {
-  return "\n  - bincount(x, minlength=n) and unique() have as many results as data have: (x[:, "
-         "None] "
-         "== torch.arange(n)).sum(0) counts n known values"
-         "\n  - repeat_interleave(x, counts) has as many rows as the counts come to: number the "
-         "rows "
-         "before the export, as an input, and take x[rows]"
+  return "\n  - of bincount(x, minlength=n) and unique(): (x[:, None] == torch.arange(n)).sum(0) "
+         "counts n known values"
+         "\n  - of repeat_interleave(x, counts): number the rows before the export; take x[rows]"
          "\n  - other sizes: take them from .shape, or write the number";
 }
 

@@ -74,12 +74,12 @@ void equal(NodeContext& c) {
 /// its gradient is 0, where that of two equal operands goes to each by half.
 bool is_clamp(const NodeContext& c) {
   const bool max = c.op() == "Max";
-  if (c.call() == nullptr || c.call()->target != "aten.clamp" || c.input_count() != 2 ||
-      c.b.known(c.in(1)) == nullptr || !is_float(c.b.dtype(c.in(0))))
-    return false;
-  const FxArgument* bound = c.call()->find(max ? 1 : 2, max ? "min" : "max");
-  return bound != nullptr && bound->value().starts_with("scalar_tensor") &&
-         c.b.known(c.in(1))->count() == 1;
+  const FxCall* call = c.call_of("aten.clamp");
+  if (call == nullptr || c.input_count() != 2 || !is_float(c.b.dtype(c.in(0)))) return false;
+  const FxArgument* bound = call->find(max ? 1 : 2, max ? "min" : "max");
+  const Tensor* number = c.b.known(c.in(1));
+  return bound != nullptr && bound->value().starts_with("scalar_tensor") && number != nullptr &&
+         number->count() == 1;
 }
 
 void variadic(NodeContext& c) {
@@ -170,13 +170,15 @@ void mod(NodeContext& c) {
   c.out(c.b.add("mod", {c.in(0), c.in(1)}, {{"fmod", fmod}}));
 }
 
-/// Where attention's mask is false the newer exporter writes the lowest number, and takes NaN out
-/// behind the softmax. Only minus infinity makes a query that sees nothing such a NaN.
+/// Where attention's mask is false the newer exporter writes the lowest number, of f16 -65504, and
+/// takes NaN out behind the softmax. Only minus infinity makes a query that sees nothing such a
+/// NaN.
 void where(NodeContext& c) {
+  constexpr double kLowest = -65504;
   V b = c.in(2);
   const Tensor* masked = c.b.known(b);
-  if (c.call() != nullptr && c.call()->target == "aten.scaled_dot_product_attention" &&
-      masked != nullptr && masked->count() == 1 && masked->at(0) < -3e38)
+  if (c.call_of("aten.scaled_dot_product_attention") != nullptr && masked != nullptr &&
+      masked->count() == 1 && masked->at(0) <= kLowest)
     b = c.b.scalar(-std::numeric_limits<double>::infinity(), c.b.dtype(b));
   c.out(c.b.add("where", {c.in(0), c.in(1), b}));
 }
