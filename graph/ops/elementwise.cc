@@ -146,8 +146,7 @@ bool sums_powers(const Graph& graph, ValueId id, int depth = 8) {
   }
   if (node.op == "reshape" || node.op == "cast" || node.op == "expand") return sums(0);
   if (node.op == "div") return single(1) && sums(0);
-  return node.op == "mul" && (single(0) || sums(0)) && (single(1) || sums(1)) &&
-         !(single(0) && single(1));
+  return node.op == "mul" && ((sums(0) && (single(1) || sums(1))) || (single(0) && sums(1)));
 }
 /// Of dy what goes to `a`, which was chosen where it compares so with `b`: half where both are
 /// equal.
@@ -473,7 +472,9 @@ void add_binary(std::vector<OpDef>& ops) {
   ops.push_back(binary(
       "pow",
       [](Expr a, Expr b, Expr, Expr dy) {
-        const Expr dx = dy * b * op("pow", a, b + -1);
+        // 0 where b is 0, also at a = 0, where a^-1 is infinite.
+        const Expr power = where(op("equal", b, number(b, 0)), number(a, 0), op("pow", a, b + -1));
+        const Expr dx = dy * b * power;
         return sums_powers(a.c.graph, a.id) ? where(a > 0, dx, 0) : dx;
       },
       [](Expr a, Expr, Expr y, Expr dy) {  // 0^b is constant in b > 0

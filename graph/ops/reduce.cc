@@ -121,6 +121,14 @@ Grads extreme_gradient(GradientContext& c) {
   const ValueId x = c.node.inputs[0];
   const ValueId y = with_kept_dims(c, c.node.outputs[0]);
   const ValueId dy = with_kept_dims(c, c.out_grads[0]);
+  if (c.node.attrs.has("first")) {
+    const char* arg = c.node.op == "reduce_max" ? "argmax" : "argmin";
+    const int64_t axis = c.node.attrs.ints("axes").at(0);
+    const ValueId place = g.add(
+        arg, {x}, {{"axis", axis}, {"keepdims", int64_t{1}}, {"select_last_index", int64_t{0}}});
+    return {g.add("scatter_elements", {fill(g, TensorType(c.in_type(0)), 0), place, dy},
+                  {{"axis", axis}, {"reduction", std::string("add")}})};
+  }
   const ValueId mask =
       g.add("cast", {g.add("equal", {x, y})}, {{"to", std::string(to_string(c.in_type(0).dtype))}});
   const ValueId count =

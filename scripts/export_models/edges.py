@@ -60,6 +60,13 @@ edge("relu6", lambda m, x: F.relu6(m.body(x)) + F.relu6(m.body(x) + 6))
 edge("hardtanh", lambda m, x: F.hardtanh(m.body(x) - 1) + F.hardtanh(m.body(x) + 1))
 edge("maximum", lambda m, x: torch.maximum(m.body(x), torch.zeros_like(x)))
 edge("minimum", lambda m, x: torch.minimum(m.body(x), 2 * m.body(x)))
+edge("max_of_dim", lambda m, x: x + m.body(x).max(-1, keepdim=True)[0] - m.body(x).min(-1, keepdim=True).values,
+     says={"legacy": "equal elements share the gradient"})
+edge("amax", lambda m, x: x + m.body(x).amax(-1, keepdim=True))
+edge("power_0", lambda m, x: (m.body(x)[..., None] ** torch.arange(4)).sum(-1))
+edge("log_sigmoid", lambda m, x: F.logsigmoid(m.body(x) + 30 * torch.sign(x)) / 30, lr=None)
+edge("bce_with_logits", lambda m, x: F.binary_cross_entropy_with_logits(m.body(x) + 30 * torch.sign(x), (x > 0.5).float(), reduction="none") / 30,
+     lr=None)
 edge("prelu", lambda m, x: F.prelu(m.body(x), m.slope), slope=True)
 edge("normalize", lambda m, x, k: F.normalize(m.body(x) * k, dim=-1), padded)
 edge("norm", lambda m, x, k: m.body(x) * k / ((m.body(x) * k).norm(dim=-1, keepdim=True) + 1e-6), padded)

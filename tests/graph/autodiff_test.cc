@@ -125,6 +125,25 @@ TEST(Differentiate, AtEdgesAsPyTorch) {
        [](Build& b, ValueId x) { return b.pow(b.sum(b.pow(b.op("abs", {x}), 3.0), {1}), 1.0 / 3); },
        {0, 0, 0, 0, 2, 0},
        {0, 0, 0, 0, 1, 0}},
+      {"x^0",
+       [](Build& b, ValueId x) { return b.pow(x, 0.0); },
+       {0, 1, 4, 1, 1, 1},
+       {0, 0, 0, 0, 0, 0}},
+      {"amax",
+       [](Build& b, ValueId x) {
+         return b.op("reduce_max", {x},
+                     {{"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}});
+       },
+       {1, 1, 0, 2, 2, 2},
+       {0.5, 0.5, 0, 1. / 3, 1. / 3, 1. / 3}},
+      {"max of a dim",
+       [](Build& b, ValueId x) {
+         return b.op(
+             "reduce_max", {x},
+             {{"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}, {"first", int64_t{1}}});
+       },
+       {1, 1, 0, 2, 2, 2},
+       {1, 0, 0, 1, 0, 0}},
       // PyTorch's, too: nothing says that the root is a norm.
       {"root",
        [](Build& b, ValueId x) { return b.op("sqrt", {x}); },

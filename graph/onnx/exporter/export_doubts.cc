@@ -449,6 +449,13 @@ std::string note_of_older(const std::vector<FlatNode>& nodes,
     out += str("; '", node, "' assigns where a mask is true, also where PyTorch adds ",
                "(index_put_ with accumulate=True)");
   }
+  const auto extreme = std::find_if(nodes.begin(), nodes.end(), [](const FlatNode& node) {
+    return node.proto.op_type() == "ReduceMax" || node.proto.op_type() == "ReduceMin";
+  });
+  if (extreme != nodes.end()) {
+    out += str("; equal elements share the gradient of '", extreme->proto.name(),
+               "', as in amax(), where max() along a dim takes the first");
+  }
   return out + "; torch.onnx.export(…, dynamo=True, optimize=False) keeps both";
 }
 

@@ -29,24 +29,10 @@ bool makes_zeros(const ::onnx::NodeProto& node) {
   });
 }
 
-bool is_all_zero(const StoredTensor& tensor) {
-  const int64_t bytes = tensor.count() * static_cast<int64_t>(size_of(tensor.stored));
-  const Contents contents(tensor);
-  return std::all_of(contents.bytes(), contents.bytes() + bytes,
-                     [](char byte) { return byte == 0; });
-}
-
 /// Of a scatter onto zeros that are added to. PyTorch does not say what stands in a place that
-/// comes twice where it is no sum.
-void restore_added_elements(const ModelFile& model, std::vector<FlatNode>& nodes,
-                            ImportReport& report) {
+/// comes twice where it is no sum. An initialiser may be a bias that begins with zeros.
+void restore_added_elements(std::vector<FlatNode>& nodes, ImportReport& report) {
   std::set<std::string> zeros;
-  std::map<std::string, const StoredTensor*> stored;
-  for (const StoredTensor& tensor : model.initialisers) stored[tensor.name] = &tensor;
-  const auto is_zero = [&](const std::string& name) {
-    const auto found = stored.find(name);
-    return zeros.count(name) > 0 || (found != stored.end() && is_all_zero(*found->second));
-  };
   std::map<std::string, FlatNode*> scattered;  // by the result
   std::map<std::string, int> uses;
   for (FlatNode& node : nodes) {
@@ -57,7 +43,7 @@ void restore_added_elements(const ModelFile& model, std::vector<FlatNode>& nodes
         std::any_of(proto.attribute().begin(), proto.attribute().end(),
                     [](const auto& attribute) { return attribute.name() == "reduction"; });
     if (scatters && !reduces && proto.input_size() == 3 && proto.output_size() == 1 &&
-        is_zero(proto.input(0)))
+        zeros.count(proto.input(0)) > 0)
       scattered[proto.output(0)] = &node;
     for (const std::string& name : proto.input()) ++uses[name];
   }
@@ -288,7 +274,7 @@ class DistanceRestorer {
 void restore_older(const ModelFile& model, std::vector<FlatNode>& nodes, ImportReport& report) {
   // The newer one notes its calls.
   if (model.proto.producer_name() != "pytorch" || !call_groups(nodes).empty()) return;
-  restore_added_elements(model, nodes, report);
+  restore_added_elements(nodes, report);
   WindowRestorer(model, nodes, report).run();
   DistanceRestorer(nodes, report).run();
 }

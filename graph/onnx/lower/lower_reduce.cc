@@ -25,6 +25,13 @@ V reduce(NodeContext& c, const char* op, V x, const std::vector<int64_t>& axes, 
   return axes.empty() ? x : c.b.add(op, {x}, {{"axes", axes}, {"keepdims", int64_t{keepdims}}});
 }
 
+/// max() along a dim gives its gradient to the first of equal elements, amax() to each a part.
+bool takes_first(NodeContext& c) {
+  const FxCall* call = c.call();
+  return call != nullptr && (call->target == "aten.max" || call->target == "aten.min") &&
+         call->find(1, "dim") != nullptr && is_float(c.b.dtype(c.in(0)));
+}
+
 void reduce_any(NodeContext& c) {
   bool noop = false;
   const std::vector<int64_t> axes = reduce_axes(c, noop);
@@ -53,6 +60,9 @@ void reduce_any(NodeContext& c) {
   const char* name = op == "ReduceMax" ? "reduce_max" : "reduce_min";
   const DType dtype = b.dtype(x);
   if (dtype == DType::boolean) x = b.cast(x, DType::i32);
+  if (takes_first(c) && axes.size() == 1)
+    return c.out(
+        b.add(name, {x}, {{"axes", axes}, {"keepdims", int64_t{keep}}, {"first", int64_t{1}}}));
   c.out(b.cast(reduce(c, name, x, axes, keep), dtype));
 }
 

@@ -238,6 +238,7 @@ Recognised recognise(Graph& graph) {
   counts.projections = split_projections(graph);
   counts.batch_norm = recognise_batch_norm(graph);
   fold_powers(graph);  // what the others have left
+  stabilise_log_sigmoids(graph);
   return counts;
 }
 

@@ -22,6 +22,9 @@ int reshape_before_transposes(Graph& graph);
 /// pow(x, 2) becomes x x, and pow(x, -1) the reciprocal: the norms of LLaMA's kind are full of
 /// squares.
 int fold_powers(Graph& graph);
+/// log(sigmoid(x)) and log(1 - sigmoid(x)) become -softplus(-x) and -softplus(x): the sigmoid is 1
+/// in f32 from 17 on, and 0 below -88. How many.
+int stabilise_log_sigmoids(Graph& graph);
 
 /// where(c, dropout(x), 0) becomes dropout(where(c, x, 0)), as happens to the gradient of dropout
 /// behind a mask: whatever is drawn for a zero, it stays one, so kernels need not draw for it.
