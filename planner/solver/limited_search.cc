@@ -121,7 +121,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.seed = options_.seed;
   options.gap = gap;
   if (limit <= 0) options.steps = kLimitedSearch.hope * steps_to_gain(limit);
-  options.mip = false;  // it found nothing better in time worth (docs/results/planning.md)
+  options.mip = false;  // it takes most of the time, and finds hardly anything
   if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =
       narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
