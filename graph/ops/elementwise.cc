@@ -128,26 +128,6 @@ Expr where(Expr cond, Expr a, Expr b) {
   return {cond.c, cond.c.graph.add("where", {cond.id, a.id, b.id})};
 }
 Expr where(Expr cond, Expr a, double b) { return where(cond, a, number(a, b)); }
-/// Is it a sum of powers, one times or over a number, or a product of two? Its root is a norm or a
-/// deviation, whose gradient is 0 where all that is summed is 0. `depth`: nodes that are looked at.
-bool sums_powers(const Graph& graph, ValueId id, int depth = 8) {
-  const NodeId maker = graph.value(id).producer;
-  if (maker < 0 || depth == 0) return false;
-  const Node& node = graph.node(maker);
-  const auto sums = [&](size_t i) { return sums_powers(graph, node.inputs[i], depth - 1); };
-  const auto single = [&](size_t i) {
-    return element_count(graph.type(node.inputs[i]).shape) == 1;
-  };
-  if (node.op == "reduce_sum") {
-    const NodeId summed = graph.value(node.inputs[0]).producer;
-    if (summed < 0) return false;
-    const Node& power = graph.node(summed);
-    return power.op == "pow" || (power.op == "mul" && power.inputs[0] == power.inputs[1]);
-  }
-  if (node.op == "reshape" || node.op == "cast" || node.op == "expand") return sums(0);
-  if (node.op == "div") return single(1) && sums(0);
-  return node.op == "mul" && ((sums(0) && (single(1) || sums(1))) || (single(0) && sums(1)));
-}
 /// Of dy what goes to `a`, which was chosen where it compares so with `b`: half where both are
 /// equal.
 Expr chosen(const char* compares, Expr a, Expr b, Expr dy) {

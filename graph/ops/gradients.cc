@@ -97,4 +97,23 @@ int64_t shrunk_size(int64_t size, std::span<const TensorType> original,
 
 double no_flops(const Node&, std::span<const TensorType>, std::span<const TensorType>) { return 0; }
 
+bool sums_powers(const Graph& graph, ValueId id, int depth) {
+  const NodeId maker = graph.value(id).producer;
+  if (maker < 0 || depth == 0) return false;
+  const Node& node = graph.node(maker);
+  const auto sums = [&](size_t i) { return sums_powers(graph, node.inputs[i], depth - 1); };
+  const auto single = [&](size_t i) {
+    return element_count(graph.type(node.inputs[i]).shape) == 1;
+  };
+  if (node.op == "reduce_sum") {
+    const NodeId summed = graph.value(node.inputs[0]).producer;
+    if (summed < 0) return false;
+    const Node& power = graph.node(summed);
+    return power.op == "pow" || (power.op == "mul" && power.inputs[0] == power.inputs[1]);
+  }
+  if (node.op == "reshape" || node.op == "cast" || node.op == "expand") return sums(0);
+  if (node.op == "div") return single(1) && sums(0);
+  return node.op == "mul" && ((sums(0) && (single(1) || sums(1))) || (single(0) && sums(1)));
+}
+
 }  // namespace shardrun
