@@ -455,7 +455,8 @@ void add_binary(std::vector<OpDef>& ops) {
         // 0 where b is 0, also at a = 0, where a^-1 is infinite.
         const Expr power = where(op("equal", b, number(b, 0)), number(a, 0), op("pow", a, b + -1));
         const Expr dx = dy * b * power;
-        return sums_powers(a.c.graph, a.id) ? where(a > 0, dx, 0) : dx;
+        if (!sums_powers(a.c.graph, a.id)) return dx;
+        return where(op("logical_and", op("equal", a, number(a, 0)), b < 1), number(a, 0), dx);
       },
       [](Expr a, Expr, Expr y, Expr dy) {  // 0^b is constant in b > 0
         return dy * y * where(a > 0, op("log", a), 0);

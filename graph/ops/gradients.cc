@@ -109,7 +109,9 @@ bool sums_powers(const Graph& graph, ValueId id, int depth) {
     const NodeId summed = graph.value(node.inputs[0]).producer;
     if (summed < 0) return false;
     const Node& power = graph.node(summed);
-    return power.op == "pow" || (power.op == "mul" && power.inputs[0] == power.inputs[1]);
+    const NodeId base = graph.value(power.inputs[0]).producer;
+    return (power.op == "pow" && base >= 0 && graph.node(base).op == "abs") ||
+           (power.op == "mul" && power.inputs[0] == power.inputs[1]);
   }
   if (node.op == "reshape" || node.op == "cast" || node.op == "expand") return sums(0);
   if (node.op == "div") return single(1) && sums(0);

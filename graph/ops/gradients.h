@@ -47,8 +47,9 @@ int64_t shrunk_size(int64_t size, std::span<const TensorType> original,
 /// OpDef::flops of ops that only move data.
 double no_flops(const Node&, std::span<const TensorType> in, std::span<const TensorType> out);
 
-/// Is it a sum of powers, one times or over a number, or a product of two? Its root is a norm or a
-/// deviation, whose gradient is 0 where all that is summed is 0. `depth`: nodes that are looked at.
+/// Is it a sum of squares or of powers of absolute values, one times or over a number, or a product
+/// of two? Its root is a norm or a deviation, whose gradient is 0 where all that is summed is 0.
+/// `depth`: nodes that are looked at.
 bool sums_powers(const Graph& graph, ValueId id, int depth = 8);
 
 }  // namespace shardrun

@@ -211,6 +211,11 @@ std::vector<OpDef> reduce_ops() {
   ops.back().samples.push_back({{{DType::bf16, {3, 4}}}, widened});
   ops.push_back(reduction("reduce_max", extreme_gradient));
   ops.push_back(reduction("reduce_min", extreme_gradient));
+  // Along one dim, where the gradient goes to the first of equal elements.
+  const Attrs first = {
+      {"axes", std::vector<int64_t>{1}}, {"keepdims", int64_t{0}}, {"first", int64_t{1}}};
+  for (size_t i : {ops.size() - 2, ops.size() - 1})
+    ops[i].samples.push_back({{{DType::f32, {3, 4}}}, first});
   ops.push_back(reduction("reduce_prod", product_gradient));
 
   for (const char* name : {"argmax", "argmin"}) {

@@ -237,6 +237,7 @@ class Mip {
     count_work(size_ * kMip.iteration_work * std::max(0.0, iterations - counted_));
     counted_ = iterations;
   }
+
   void add_time(size_t time) {
     if (!present_.insert(time).second) return;
     const double limit = static_cast<double>(std::max<int64_t>(1, problem_.memory_limit));

@@ -125,6 +125,11 @@ TEST(Differentiate, AtEdgesAsPyTorch) {
        [](Build& b, ValueId x) { return b.pow(b.sum(b.pow(b.op("abs", {x}), 3.0), {1}), 1.0 / 3); },
        {0, 0, 0, 0, 2, 0},
        {0, 0, 0, 0, 1, 0}},
+      // No root: a negative base has a gradient.
+      {"cube of a negative sum",
+       [](Build& b, ValueId x) { return b.pow(b.mul(b.sum(b.mul(x, x), {1}), -1.0), 3.0); },
+       {0, 0, 0, 1, 0, 0},
+       {0, 0, 0, -6, 0, 0}},
       {"x^0",
        [](Build& b, ValueId x) { return b.pow(x, 0.0); },
        {0, 1, 4, 1, 1, 1},
