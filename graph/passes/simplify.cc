@@ -193,44 +193,6 @@ int fold_powers(Graph& graph) {
   return count;
 }
 
-/// p of 1 - p, or of -p + 1; else kNoValue.
-static ValueId rest_of(const Graph& graph, ValueId id) {
-  const auto is_one = [&](ValueId value) { return uniform_value(graph, value) == 1.0; };
-  if (const Node* sub = made_by(graph, id, "sub"))
-    return is_one(sub->inputs[0]) ? sub->inputs[1] : kNoValue;
-  const Node* sum = made_by(graph, id, "add");
-  for (const size_t i : {0, 1}) {
-    const Node* minus = sum == nullptr ? nullptr : made_by(graph, sum->inputs[i], "neg");
-    if (minus != nullptr && is_one(sum->inputs[1 - i])) return minus->inputs[0];
-  }
-  return kNoValue;
-}
-
-int stabilise_log_sigmoids(Graph& graph) {
-  int count = 0;
-  const size_t nodes = graph.nodes().size();
-  for (size_t n = 0; n < nodes; ++n) {
-    const auto id = static_cast<NodeId>(n);
-    if (graph.node(id).op != "log") continue;
-    ValueId of = graph.node(id).inputs[0];
-    const ValueId rest = rest_of(graph, of);
-    const bool is_rest = rest != kNoValue;
-    if (is_rest) of = rest;
-    const Node* sigmoid = made_by(graph, of, "sigmoid");
-    if (sigmoid == nullptr || graph.type(of) != graph.type(graph.node(id).outputs[0])) continue;
-    const std::string name = graph.node(id).name;
-    ValueId x = sigmoid->inputs[0];
-    if (!is_rest) x = graph.add("neg", {x}, {}, name);
-    const ValueId softplus = graph.add("softplus", {x}, {}, name);
-    graph.node(id).op = "neg";
-    graph.node(id).inputs = {softplus};
-    ++count;
-  }
-  if (count > 0) sort_nodes(graph);
-  remove_dead_nodes(graph);
-  return count;
-}
-
 int mask_before_dropout(Graph& graph) {
   int count = 0;
   const std::vector<int> uses = use_counts(graph);

@@ -18,7 +18,7 @@ ValueId scalar(Graph& g, DType dtype, double value, const std::string& name) {
                name);
 }
 
-ValueId cast_to(Graph& g, ValueId value, DType dtype) {
+ValueId named_cast(Graph& g, ValueId value, DType dtype) {
   if (g.type(value).dtype == dtype) return value;
   return g.add("cast", {value}, {{"to", name_of(dtype)}},
                g.value(value).name + "/" + name_of(dtype));
@@ -280,7 +280,7 @@ Graph in_bf16(const Graph& graph) {
     auto dtype = [&](ValueId id) { return g.type(id).dtype; };
     auto all_to = [&](DType from, DType to) {
       for (ValueId& id : inputs) {
-        if (dtype(id) == from) id = cast_to(g, id, to);
+        if (dtype(id) == from) id = named_cast(g, id, to);
       }
     };
     const bool any_bf16 = std::any_of(inputs.begin(), inputs.end(),
@@ -303,13 +303,13 @@ Graph in_bf16(const Graph& graph) {
     }
     for (const auto& [operand, other] : op.typed_like) {
       if (slot(operand) < inputs.size())
-        inputs[slot(operand)] = cast_to(g, inputs[slot(operand)], dtype(inputs[slot(other)]));
+        inputs[slot(operand)] = named_cast(g, inputs[slot(operand)], dtype(inputs[slot(other)]));
     }
     const std::vector<ValueId> made = g.add_node(node.op, inputs, node.attrs, node.name);
     for (size_t i = 0; i < made.size(); ++i) {
       r.copied[node.outputs[i]] = made[i];
       if (precision == Precision::lookup && dtype(made[i]) == DType::f32)
-        r.copied[node.outputs[i]] = cast_to(g, made[i], DType::bf16);
+        r.copied[node.outputs[i]] = named_cast(g, made[i], DType::bf16);
     }
   });
 }

@@ -33,8 +33,7 @@ void dropout(NodeContext& c) {
   const V x = c.in(0);
   double ratio = c.attr_f("ratio", 0.5);
   if (c.has(1)) ratio = c.known(1, "ratio").at(0);
-  SR_REQUIRE(ratio >= 0 && ratio < 1, invalid_input, "ratio is ", ratio,
-             ", wanted at least 0 and below 1");
+  SR_REQUIRE(ratio >= 0 && ratio <= 1, invalid_input, "ratio is ", ratio, ", wanted 0 to 1");
   const bool active = is_active(c, ratio);
   if (!active && b.options.training && ratio > 0) c.report.inactive_dropouts.push_back(b.node_name);
   c.out(0, active ? dropped(c, x, ratio) : x);
@@ -134,6 +133,7 @@ constexpr Lowering kRandomLowerings[] = {
 
 V dropped(NodeContext& c, V x, double ratio) {
   if (!c.b.options.training || ratio == 0) return x;
+  if (ratio == 1) return c.b.with("mul", x, 0);
   Attrs attrs = draws(c, c.stream, c.b.shape(x));
   attrs.set("p", ratio);
   return c.b.add("dropout", {x, c.random_step()}, attrs);

@@ -238,7 +238,7 @@ Recognised recognise(Graph& graph) {
   counts.projections = split_projections(graph);
   counts.batch_norm = recognise_batch_norm(graph);
   fold_powers(graph);  // what the others have left
-  stabilise_log_sigmoids(graph);
+  take_stable_forms(graph);
   return counts;
 }
 

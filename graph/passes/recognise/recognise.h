@@ -22,9 +22,13 @@ int reshape_before_transposes(Graph& graph);
 /// pow(x, 2) becomes x x, and pow(x, -1) the reciprocal: the norms of LLaMA's kind are full of
 /// squares.
 int fold_powers(Graph& graph);
-/// log(sigmoid(x)) and log(1 - sigmoid(x)) become -softplus(-x) and -softplus(x): the sigmoid is 1
-/// in f32 from 17 on, and 0 below -88. How many.
-int stabilise_log_sigmoids(Graph& graph);
+
+/// Formulas that f32 has no numbers for get a form that stays finite, as in PyTorch:
+///   log(sigmoid(x)) = -softplus(-x), log(1 - sigmoid(x)) = -softplus(x): a sigmoid is 1 from 17 on
+///   log(exp(a) + exp(b)) = max(a, b) + softplus(-|a - b|): an exponential is 0 below -104
+///   max(log(p), -100), of a binary cross entropy, has a finite gradient where p is 0
+///   atan(y / x), of an atan2, has one where x is 0
+int take_stable_forms(Graph& graph);
 
 /// where(c, dropout(x), 0) becomes dropout(where(c, x, 0)), as happens to the gradient of dropout
 /// behind a mask: whatever is drawn for a zero, it stays one, so kernels need not draw for it.

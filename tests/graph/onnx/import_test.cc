@@ -145,6 +145,21 @@ TEST_F(OnnxImport, DropoutTrainsOnlyWhereTheExportSaysSo) {
   }
 }
 
+/// A ratio of 1, which drops all.
+TEST_F(OnnxImport, DropoutOfEverything) {
+  ModelBuilder b;
+  b.input("x", {4});
+  b.floats("ratio", {}, {1});
+  auto& mode = b.ints("mode", {1}, true);
+  mode.set_data_type(::onnx::TensorProto::BOOL);
+  mode.clear_int64_data();
+  mode.add_int32_data(1);
+  b.node("Dropout", {"x", "ratio", "mode"}, {"y"});
+  b.output("y", {4});
+  const std::vector<Tensor> out = evaluate_graph(import(b), {{"x", floats({4}, {1, -2, 3, 4})}});
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(out[0].at(i), 0);
+}
+
 TEST_F(OnnxImport, FunctionsAreInlinedWithTheirAttributes) {
   // f(a){axis} = softmax(relu(a), axis); the node gives axis = 0.
   ModelBuilder b;
