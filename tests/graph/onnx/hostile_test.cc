@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "graph/onnx/import.h"
 #include "kernels/kernel.h"
 #include "tests/graph/onnx/build.h"
@@ -221,6 +223,37 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   test::set_string(value.node("Gelu", {"x"}, {"y"}), "approximate", "quick");
   value.output("y", {2});
   expect_refused(value, "attribute approximate='quick' is not supported", ErrorKind::unsupported);
+}
+
+/// Three lines for each kind of operator, of which the first two words are enough to know them.
+TEST_F(OnnxHostile, AdviceFitsTheOperator) {
+  const std::vector<std::pair<std::string, std::string>> advised = {
+      {"QuantizeLinear", "quantised models do not train here"},
+      {"MatMulInteger", "quantised models do not train here"},
+      {"SequenceErase", "sequences are imported where their length is constant"},
+      {"OptionalGetElement", "sequences are imported where their length is constant"},
+      {"Unique", "how large its result is depends on data: of n known values"},
+      {"BitwiseXor", "of integers: x % 2**k keeps the last k bits"},
+      {"BitShift", "of integers: x % 2**k keeps the last k bits"},
+      {"NonMaxSuppression", "how large its result is depends on data: train without it"},
+      {"StringNormalizer", "text is made into numbers before the model"},
+      {"Det", "write it in the module with operators that are imported"}};
+  for (const auto& [op, first] : advised) {
+    ModelBuilder b(20);
+    b.input("x", {2, 2});
+    b.node(op, {"x"}, {"y"});
+    b.output("y");
+    std::string got;
+    try {
+      OnnxFile(b.write(folder)).import({});
+    } catch (const Error& e) {
+      got = e.what();
+    }
+    const size_t at = got.find("\n  - ");
+    ASSERT_NE(at, std::string::npos) << got;
+    EXPECT_EQ(got.compare(at + 5, first.size(), first), 0) << got;
+    EXPECT_EQ(std::count(got.begin(), got.end(), '\n'), 3) << got;
+  }
 }
 
 /// An LSTM of 4 hidden numbers over 3 numbers a step: operands that do not go with each other.

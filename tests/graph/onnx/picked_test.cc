@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "graph/autodiff.h"
 #include "tests/graph/onnx/import_test.h"
@@ -347,6 +348,23 @@ TEST_F(Picked, OtherUsesAreRefused) {
     EXPECT_NE(got.find(use.wanted), std::string::npos) << use.op << ": " << got;
     EXPECT_NE(got.find("NonZero_0"), std::string::npos) << got;
     EXPECT_NE(got.find(str("op ", use.op, " (opset 18)")), std::string::npos) << got;
+  }
+  for (const auto& [op, advice] : std::map<std::string, std::string>{
+           {"MatMul", "of scores of pairs: compute them of all rows"},
+           {"TopK", "give it all rows, with torch.where(mask, x, -1e30)"},
+           {"CumSum", "of a loss: mark targets that do not count by -100"}}) {
+    ModelBuilder b = picking();
+    b.ints("count", {1});
+    b.ints("index", {0}, true);
+    b.floats("square", {4, 4}, std::vector<float>(16, 1));
+    if (op == "TopK")
+      set_int(b.node(op, {"rows", "count"}, {"made", "places"}), "axis", 0);
+    else if (op == "MatMul")
+      b.node(op, {"square", "rows"}, {"made"});
+    else
+      b.node(op, {"rows", "index"}, {"made"});
+    b.output("made");
+    EXPECT_NE(refusal(b).find("\n  - " + advice), std::string::npos) << refusal(b);
   }
   ModelBuilder b = picking();
   b.output("rows");
