@@ -38,7 +38,6 @@ struct LimitSettings {
   int target_rounds = 2;        // of the search
   // Claims, which are more than an arena takes where results are written over operands.
   double claimed = 1.15;        // times the arena, at most
-  double tight = 1.15;          // times the least: limits below may well be too low
   double more_claims = 0.03;    // times the least: what each look for the fewest bytes gets more
   int least_rounds = 3;         // such looks: which of them has the smallest arena nobody knows
   double squeezed = 0.95;       // times the fewest bytes found: what is looked for then, in turn
@@ -50,6 +49,9 @@ struct LimitSettings {
   double capacity = 0.8;         // and its powers
   double close_capacity = 0.97;  // the same from a plan that nearly fits
   int capacities = 10;           // such powers
+  int idle_capacities = 2;       // in a row that make a step claim no less: the last
+  int misses = 4;                // steps in a row without a plan that fits: then that of the least
+                                 // claims is looked at before any other
   // Searches that are open at once.
   int64_t open_bytes = int64_t{32} << 20;  // of the heap, whatever the limit
   size_t stay_open = 2;                    // the last used, however large
@@ -306,37 +308,68 @@ class Planning {
     return *version.hidden;
   }
 
-  /// The step with more and more computed again: of what a plan keeps at its fullest moment,
-  /// capacity for a fraction and its powers, whatever the limit is.
-  std::vector<Version*> computing_again(const LaidOut& base, const PlannerChoice& planner) {
-    if (!may_recompute()) return {};
-    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
-    const auto most = static_cast<double>(*std::max_element(alive.begin(), alive.end()));
-    return computing_again(base, planner, kLimit.capacity * most, kLimit.capacity);
+  /// The step with more and more computed again, each made when it is asked for.
+  struct Ladder {
+    LaidOut base;  // of which it is chosen what to compute again
+    PlannerChoice planner;
+    double capacity, factor;   // for the bytes alive: the next one's, and what it shrinks by
+    ValueBytes bytes;          // of the base
+    int64_t least_claims = 0;  // so far
+    int looked = 0, idle = 0;  // at capacities; those in a row that claimed no less
+    std::vector<Version*> versions{};  // each claims less than all before it
+  };
+
+  /// Of what a plan keeps at its fullest moment, capacity for a fraction and its powers, whatever
+  /// the limit is.
+  Ladder ladder_of(const LaidOut& base, const PlannerChoice& planner) {
+    return ladder(base, planner, kLimit.capacity * most_alive(base), kLimit.capacity);
   }
   /// The same where nothing can be cut: what fits the limit follows from what is computed again
   /// alone, but for workspaces and gaps.
-  std::vector<Version*> computing_again_within_limit(const LaidOut& base) {
-    if (!may_recompute()) return {};
-    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
-    const int64_t rest = base.plan.bytes - *std::max_element(alive.begin(), alive.end());
-    return computing_again(base, options_.planner,
-                           static_cast<double>(options_.memory_limit - rest),
-                           kLimit.close_capacity);
+  Ladder ladder_within_limit(const LaidOut& base) {
+    const auto over = static_cast<double>(options_.memory_limit - base.plan.bytes);
+    return ladder(base, options_.planner, most_alive(base) + over, kLimit.close_capacity);
   }
-  std::vector<Version*> computing_again(const LaidOut& base, const PlannerChoice& planner,
-                                        double capacity, double factor) {
-    std::vector<Version*> out;
-    const ValueBytes bytes = local_bytes(graph_, base.plan);
-    for (int k = 0; k < kLimit.capacities; ++k, capacity *= factor) {
-      Version& version = computing_again(
-          choose_recomputed(graph_, bytes, base.node_seconds, static_cast<int64_t>(capacity)),
-          planner);
-      if (!version.options.recomputed.empty() &&
-          std::find(out.begin(), out.end(), &version) == out.end())
-        out.push_back(&version);
-    }
+  double most_alive(const LaidOut& base) const {
+    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
+    return static_cast<double>(*std::max_element(alive.begin(), alive.end()));
+  }
+  Ladder ladder(const LaidOut& base, const PlannerChoice& planner, double capacity, double factor) {
+    Ladder out{base, planner, capacity, factor, local_bytes(graph_, base.plan)};
+    Version& whole = computing_again(std::set<std::string>(), planner);
+    if (whole.posed || pose(whole)) out.least_claims = whole.least_claims;
+    if (!may_recompute()) out.looked = kLimit.capacities;
     return out;
+  }
+  /// The k-th, null behind the last: there is none behind some that claim no less than those before
+  /// them.
+  Version* rung(Ladder& ladder, size_t k) {
+    while (ladder.versions.size() <= k && ladder.looked < kLimit.capacities &&
+           ladder.idle < kLimit.idle_capacities) {
+      ++ladder.looked;
+      Version& version =
+          computing_again(choose_recomputed(graph_, ladder.bytes, ladder.base.node_seconds,
+                                            static_cast<int64_t>(ladder.capacity)),
+                          ladder.planner);
+      ladder.capacity *= ladder.factor;
+      std::vector<Version*>& versions = ladder.versions;
+      if (version.options.recomputed.empty() ||
+          std::find(versions.begin(), versions.end(), &version) != versions.end())
+        continue;
+      const bool less = (version.posed || pose(version)) && version.possible &&
+                        version.least_claims < ladder.least_claims;
+      ladder.idle = less ? 0 : ladder.idle + 1;
+      if (!less) continue;
+      ladder.least_claims = version.least_claims;
+      versions.push_back(&version);
+    }
+    return k < ladder.versions.size() ? ladder.versions[k] : nullptr;
+  }
+  /// That which claims the least, where nothing is computed again if there is no other.
+  Version& least_of(Ladder& ladder) {
+    (void)rung(ladder, SIZE_MAX);
+    return ladder.versions.empty() ? computing_again(std::set<std::string>(), ladder.planner)
+                                   : *ladder.versions.back();
   }
   Version& computing_again(std::set<std::string> chosen, const PlannerChoice& planner) {
     for (Version& known : versions_) {
@@ -379,8 +412,7 @@ class Planning {
   }
 
   void plan_within() {
-    again_ = mesh_.size() > 1 ? computing_again(*loose_, options_.planner)
-                              : computing_again_within_limit(*loose_);
+    again_ = mesh_.size() > 1 ? ladder_of(*loose_, options_.planner) : ladder_within_limit(*loose_);
     if (hides(loose_->plan)) {
       Version& twin = hidden(versions_.front());
       open(twin);
@@ -388,24 +420,13 @@ class Planning {
     }
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
-      // Where the plan that needs least does not fit, nothing else is tried.
-      const bool tight = is_tight();
-      if (tight) look_for_least();
-      if (tight && !plan_) refuse();
       if (go_down()) return;
-      if (!tight) look_for_least();
+      look_for_least();
       if (!plan_) refuse();
     }
     look_at(options_.memory_limit, looks_below ? quick() : thorough());
     if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
     if (!plan_) refuse();
-  }
-
-  /// Is the limit near the least that there can be? Then most looks would be in vain.
-  bool is_tight() {
-    Version& most = again_.empty() ? versions_.front() : *again_.back();
-    return pose(most) && static_cast<double>(options_.memory_limit) <
-                             kLimit.tight * static_cast<double>(most.least_claims);
   }
 
   /// Numbers of bytes up to the limit that do not follow from it, from above, as long as the next
@@ -433,12 +454,14 @@ class Planning {
     double best = kInfeasible, cost = kInfeasible, gap = 1;
     Version* fastest = nullptr;
     bool faster = true;
+    int misses = 0;  // in a row
     const auto try_version = [&](Version& version) {
       if (version.missed >= bytes || !may_fit(version, bytes) ||
           (!version.solved && !open(version)) || version.report.lower_bound >= cost)
         return;
       PlanReport its;
       const std::optional<LaidOut> found = within(version, bytes, effort, its);
+      misses = found ? 0 : misses + 1;
       if (!found) return;
       faster = found->plan.seconds < best;
       if (!faster) return;
@@ -448,7 +471,16 @@ class Planning {
       fastest = &version;
     };
     try_version(versions_.front());
-    for (size_t k = 0; k < again_.size() && faster; ++k) try_version(*again_[k]);
+    Version* asked = nullptr;
+    for (size_t k = 0; faster; ++k) {
+      Version* next = rung(*again_, k);
+      if (next == nullptr || next == asked) break;
+      try_version(*next);
+      if (misses < kLimit.misses || asked != nullptr) continue;
+      asked = &least_of(*again_);
+      try_version(*asked);
+      if (misses > kLimit.misses) break;
+    }
     if (is_free() && (!plan_ || (!may_recompute() && gap > kLimit.wide_gap))) {
       for (Version* known : baselines()) try_version(*known);
     }
@@ -458,16 +490,6 @@ class Planning {
       if (found) best = std::min(best, found->plan.seconds);
     }
     return best;
-  }
-
-  /// That whose claims can come to the least: `out` or one of these.
-  Version& least_of(Version* out, const std::vector<Version*>& versions) {
-    for (Version* version : versions) {
-      if ((version->posed || pose(*version)) && version->possible &&
-          version->least_claims < out->least_claims)
-        out = version;
-    }
-    return *out;
   }
 
   void note(Version& version, const std::optional<LaidOut>& found) {
@@ -497,11 +519,12 @@ class Planning {
     };
     Version& whole = computing_again(std::set<std::string>(), planner);
     if (&whole == &versions_.front() && mesh_.size() > 1) {
-      look_at_least(least_of(&whole, again_));
+      look_at_least(least_of(*again_));
     } else if (open(whole)) {
       const LaidOut base = &whole == &versions_.front() ? *loose_ : whole.search->loose();
       note(whole, base);
-      look_at_least(least_of(&whole, computing_again(base, planner)));
+      Ladder ladder = ladder_of(base, planner);
+      look_at_least(least_of(ladder));
     }
     // The first holds the least, and what it computes again is chosen for what it keeps.
     bool first = true;
@@ -510,7 +533,8 @@ class Planning {
       lay_out(*known, 1, quick(1));
       if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
-      look_at_least(least_of(&whole, computing_again(base, known->options.planner)));
+      Ladder ladder = ladder_of(base, known->options.planner);
+      look_at_least(least_of(ladder));
     }
     Effort effort = quick(kLimit.squeezed_rounds);
     effort.seconds /= kLimit.squeezed_divisor;
@@ -549,7 +573,8 @@ class Planning {
   RuleCache& rules_;
   PlanReport& report_;
   std::deque<Version> versions_;  // the first: nothing computed again, no known parallelism
-  std::vector<Version*> again_, baselines_;
+  std::optional<Ladder> again_;   // of the loose plan
+  std::vector<Version*> baselines_;
   bool looked_baselines_ = false, hiding_helps_ = false;
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_, smallest_;

@@ -13,9 +13,9 @@
 #include "graph/onnx/file/device_configurations.h"
 #include "graph/onnx/import_model.h"
 #include "graph/onnx/loss_output.h"
-#include "graph/onnx/lower/advice.h"
 #include "graph/onnx/lower/picked.h"
 #include "graph/onnx/model_inputs.h"
+#include "graph/onnx/supported.h"
 #include "graph/onnx/weights/given_weights.h"
 #include "graph/onnx/weights/make_weight_map.h"
 #include "graph/onnx/weights/weights.h"
@@ -79,8 +79,10 @@ class Importer {
     nodes_ = flattener_.consume(*model_.proto.mutable_graph(), main_opset(model_.proto));
     check_all_names(nodes_);
     loss_ = find_loss_output(proto, nodes_, options_);
-    drop_dead(nodes_, proto, values_of_changes(model_));
-    check_supported(nodes_);
+    const std::set<std::string> changes = values_of_changes(model_);
+    drop_dead(nodes_, proto, changes);
+    look_beside_loss(changes);
+    check_supported(nodes_, beside_loss_, report_);
     restore_older(model_, nodes_, report_);
     restore_hamming_windows(model_, nodes_, report_);
     if (options_.training) {
@@ -93,6 +95,12 @@ class Importer {
     }
     return decide_weights(model_, restored_, tied_, nodes_, loss_.name, options_, patterns_,
                           report_);
+  }
+
+  void look_beside_loss(std::set<std::string> needed) {
+    if (!options_.training) return;
+    needed.insert(loss_.name);
+    beside_loss_.look(nodes_, std::move(needed));
   }
 
   /// Of a weight: what was given in its place, or the file's.
@@ -112,34 +120,6 @@ class Importer {
     check_names(nodes, model_.proto.graph(),
                 [&](const std::string& name) { return names.count(name) > 0; });
     SR_REQUIRE(model_.proto.graph().output_size() > 0, invalid_input, "the graph has no outputs");
-  }
-
-  void check_supported(const std::vector<FlatNode>& nodes) {
-    const FlatNode* first = nullptr;
-    std::map<std::string, int> missing;
-    for (const FlatNode& node : nodes) {
-      ++report_.operators[node.proto.op_type()];
-      if (node.own != nullptr) continue;
-      const Lowering* lowering = find_lowering(node.proto.op_type());
-      if (lowering != nullptr && lowering->since <= node.opset) continue;
-      if (first == nullptr) first = &node;
-      ++missing[node.proto.op_type()];
-    }
-    if (first == nullptr) return;
-    const std::string& op = first->proto.op_type();
-    const Lowering* lowering = find_lowering(op);
-    std::string others;
-    for (const auto& [name, count] : missing) {
-      if (name != op)
-        others += str(others.empty() ? "; nor are " : ", ", name, " (", count, " nodes)");
-    }
-    if (lowering != nullptr) {
-      fail(ErrorKind::unsupported, first->label, ": op ", op, " of opset ", first->opset,
-           " is not supported; it is from opset ", lowering->since, " on", others,
-           "; export with opset 13 to 27");
-    }
-    fail(ErrorKind::unsupported, first->label, ": op ", op, " (opset ", first->opset,
-         ") is not supported", others, advice_for(op));
   }
 
   std::vector<std::string> input_names() const {
@@ -245,8 +225,19 @@ class Importer {
     for (const auto& [tensor, change] : changed.by_name) last.erase(change.next);
     std::map<V, int> names;  // that a value has
     for (const auto& [name, v] : values_) ++names[v];
+    look_beside_loss(values_of_changes(model_));
     for (size_t i = 0; i < nodes.size(); ++i) {
-      lower({&nodes[i], 1});
+      if (beside_loss_.reads_left_out(nodes[i])) {
+        beside_loss_.leave_out(nodes[i], "");
+        continue;
+      }
+      try {
+        lower({&nodes[i], 1});
+      } catch (const Error& e) {
+        if (!beside_loss_.holds(nodes[i]) || e.kind() != ErrorKind::unsupported) throw;
+        beside_loss_.leave_out(nodes[i], e.what());
+        continue;
+      }
       for (const std::string& name : nodes[i].proto.output()) {
         if (!name.empty()) ++names[values_.at(name)];
       }
@@ -262,8 +253,9 @@ class Importer {
 
   void lower(std::span<const FlatNode> nodes) {
     for (const FlatNode& node : nodes) {
+      const Lowering* lowering = node.own == nullptr ? &lowering_of(node) : nullptr;
       try {
-        lower_node(node);
+        lower_node(node, lowering);
       } catch (const Error& e) {
         throw e.with_context(
             str(node.label, ": op ", node.proto.op_type(), " (opset ", node.opset, ")"));
@@ -291,7 +283,8 @@ class Importer {
     }
   }
 
-  void lower_node(const FlatNode& node) {
+  /// `lowering`: null of a user's own operator.
+  void lower_node(const FlatNode& node, const Lowering* lowering) {
     std::vector<V> inputs;
     for (const auto& name : node.proto.input()) {
       if (name.empty()) {
@@ -333,11 +326,10 @@ class Importer {
     c.add_state = [this](const std::string& placeholder, const TensorType& type, double start) {
       return unwritten_state(placeholder, type, start);
     };
-    if (node.own != nullptr) {
+    if (lowering == nullptr) {
       lower_user_op(c);
     } else {
-      const Lowering& lowering = *find_lowering(node.proto.op_type());
-      takes_picked(b_, read) ? lower_picked(c, lowering) : lowering.lower(c);
+      takes_picked(b_, read) ? lower_picked(c, *lowering) : lowering->lower(c);
       c.check_attributes_used();
       c.check_inputs_used();
     }
@@ -440,7 +432,7 @@ class Importer {
     std::vector<FlatNode> nodes = flattener_.run(graph, opset);
     check_names(nodes, graph, [&](const std::string& name) { return values_.count(name) > 0; });
     drop_dead(nodes, graph);
-    check_supported(nodes);
+    check_supported(nodes, BesideLoss(), report_);
     return branch->second = std::move(nodes);
   }
 
@@ -520,7 +512,10 @@ class Importer {
   }
 
   void set_outputs() {
+    if (const std::string note = beside_loss_.note(model_.proto.graph()); !note.empty())
+      report_.notes.push_back(note);
     for (const auto& output : model_.proto.graph().output()) {
+      if (beside_loss_.is_left_out(output.name())) continue;
       const V v = values_.at(output.name());
       if (b_.items(v) != nullptr)
         fail(ErrorKind::unsupported, "graph output '", output.name(), "' is a sequence");
@@ -559,6 +554,7 @@ class Importer {
   std::map<const ::onnx::GraphProto*, std::vector<FlatNode>> branches_;  // checked, by subgraph
   std::map<std::string, V> values_;
   LossOutput loss_;
+  BesideLoss beside_loss_;
   std::map<std::string, std::string> read_back_;  // a value whose readers read a tensor: that
   std::map<std::string, std::string> placeholders_;
   std::vector<std::string> unwritten_;  // buffers that are not in the file

@@ -29,15 +29,16 @@ bool is_one_file(const std::string& a, const std::string& b) {
 
 void check_files(const std::vector<NamedFile>& outputs, const std::vector<NamedFile>& inputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const auto& [name, path] = outputs[i];
+    const auto& [name, path, folder] = outputs[i];
     if (path.empty()) continue;
     try {
-      check_output(path);
+      if (!folder) check_output(path);
     } catch (const Error& e) {
       throw e.with_context(name);
     }
     for (size_t other = 0; other < i; ++other) {
-      SR_REQUIRE(outputs[other].path.empty() || !is_one_file(path, outputs[other].path),
+      const bool both = folder && outputs[other].folder;
+      SR_REQUIRE(both || outputs[other].path.empty() || !is_one_file(path, outputs[other].path),
                  invalid_input, name, ": ", outputs[other].name, " writes ", path,
                  ", too; name another file");
     }

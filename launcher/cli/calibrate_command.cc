@@ -29,12 +29,13 @@ int run_calibrate(World& world, const Arguments& args, const Calibrate& calibrat
   WorkLine line("calibrating", tells);
   bool begun = false;
   request.on_progress = [&](const std::string& part, const std::string& what) {
-    if (tells && !begun) std::printf("calibrating takes about %g s\n", request.seconds);
+    if (tells && !begun)
+      line.above([&] { std::printf("calibrating takes about %g s\n", request.seconds); });
     begun = true;
     what.empty() ? line.part(part) : line.at(what);
   };
   const CalibrateReport report = shardrun::calibrate(world, request);
-  line.clear();
+  line.end();
   if (tells)
     std::printf("measured %d kernels and %d collectives in %.1f s: %s\n", report.kernels,
                 report.collectives, report.seconds, report.path.c_str());

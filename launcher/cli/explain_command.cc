@@ -24,17 +24,19 @@ int run_explain(const Explain& explain, Arguments& args) {
   }
   const PlannedModel planned = read_planned_model(explain.plan);
   World world = World::threads(planned.ranks);
-  const Model model =
-      load_model(world, explain.model.empty() ? planned.path : explain.model, planned.options);
-  const auto read = [&](const std::string& path) {
+  const std::string path = explain.model.empty() ? planned.path : explain.model;
+  const Model model = load_model(world, path, planned.options);
+  const auto read = [&](const std::string& file) {
     PlanRequest request;
-    request.plan_file = path;
-    request.ranks = path == explain.plan ? planned.ranks : read_planned_model(path).ranks;
+    request.plan_file = file;
+    request.ranks = file == explain.plan ? planned.ranks : read_planned_model(file).ranks;
     return make_plan(world, model, request);
   };
-  check_outputs(
-      world, {{"--html", explain.page}},
-      {{"the plan", explain.plan}, {"--diff", explain.other}, {"--report", explain.report}});
+  check_outputs(world, {{"--html", explain.page}},
+                {{"the plan", explain.plan},
+                 {"the model", path},
+                 {"--diff", explain.other},
+                 {"--report", explain.report}});
   const TrainingPlan plan = read(explain.plan);
   if (!explain.page.empty()) {
     const std::optional<TrainingPlan> other =

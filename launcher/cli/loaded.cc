@@ -16,11 +16,12 @@ ModelAndPlan load_and_plan(World& world, const Arguments& args,
   request.on_progress = [&](const std::string& what) { line.at(what); };
   ModelAndPlan out =
       load_and_plan(world, args.onnx(), args.model_options, request, [&](const Model& model) {
-        if (tells) print_model(model, args.verbose);
-        if (checked) checked(model);
-        std::fflush(stdout);
+        line.above([&] {
+          if (tells) print_model(model, args.verbose);
+          if (checked) checked(model);
+        });
       });
-  line.clear();
+  line.end();
   if (tells) std::printf("%s%s", out.plan.summary().c_str(), out.tried.c_str());
   return out;
 }

@@ -9,7 +9,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <string_view>
 
@@ -58,20 +57,6 @@ void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_
     std::printf("rank %zu: predicted %s, allocated %s\n", r, bytes_text(predicted[r]).c_str(),
                 bytes_text(allocated[r]).c_str());
   }
-}
-
-bool on_terminal() {
-  if (isatty(STDOUT_FILENO) != 1) return false;
-  // One that takes no escape sequences, as Emacs's shell.
-  const char* term = std::getenv("TERM");
-  if (term != nullptr && (*term == '\0' || std::strcmp(term, "dumb") == 0)) return false;
-  if (!std::getenv("OMPI_COMM_WORLD_RANK")) return true;
-  const std::string output = "/proc/" + std::to_string(getppid()) + "/fd/1";
-  const int fd = ::open(output.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool terminal = isatty(fd) == 1;
-  ::close(fd);
-  return terminal;
 }
 
 Progress::Progress(int64_t steps, bool quiet) : steps_(steps), quiet_(quiet) {

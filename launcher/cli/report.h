@@ -6,6 +6,7 @@
 #include <string>
 
 #include "screen/screen.h"
+#include "screen/terminal.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun::cli {
@@ -14,10 +15,6 @@ void print_model(const Model& model, bool verbose);
 
 /// "rank 0: predicted …, allocated …", a line for each rank.
 void print_bytes(const std::vector<int64_t>& predicted, const std::vector<int64_t>& allocated);
-
-/// Does a person watch? mpirun gives its ranks a terminal of its own and passes on what they print,
-/// so under a launcher it is the launcher's output that counts.
-bool on_terminal();
 
 /// Lines that stay put on a terminal (screen/screen.h); on a pipe about twenty plain ones. Of many
 /// validations and checkpoints, too, about twenty are printed; failures always are, on stderr.

@@ -116,7 +116,9 @@ int run_train(World& world, Arguments& args) {
   check_outputs(world,
                 {{"--metrics", args.train.metrics},
                  {"--report", args.report},
-                 {"--profile", args.train.profile}},
+                 {"--profile", args.train.profile},
+                 {"--board", args.train.board, true},
+                 {"--checkpoint", args.train.checkpoint, true}},
                 files_read(args));
   RunReport run_report(args.report);  // of the rank that speaks, if the run fails
   const LastWords last_words([&](const std::string& sentence) { run_report.end(sentence); });

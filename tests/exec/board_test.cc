@@ -67,8 +67,10 @@ std::vector<board::Event> events_of(const std::string& path) {
 
 std::map<std::string, float> scalars_of(const board::Event& event) {
   std::map<std::string, float> out;
-  for (const board::Summary::Value& value : event.summary().value())
+  for (const board::Summary::Value& value : event.summary().value()) {
+    EXPECT_TRUE(value.has_simple_value()) << value.tag();  // else readers see none
     out[value.tag()] = value.simple_value();
+  }
   return out;
 }
 
@@ -88,6 +90,24 @@ TEST_F(Board, MaskedChecksumsAreThoseOfTfRecord) {
   // The first record of every file is 24 bytes long: its length, as eight bytes.
   const std::string length = std::string("\x18\0\0\0\0\0\0\0", 8);
   EXPECT_EQ(masked_crc32c(length), 0x224b7fa3u);  // as the tensorboard package has it
+}
+
+/// As readers need it, who tell 0 from nothing.
+TEST_F(Board, ZerosAreWritten) {
+  BoardWriter writer(folder_ + "/runs/zeros", 0);
+  StepMetrics zeros = step(1, 0);
+  zeros.lr = 0, zeros.comm_ms = 0;
+  EXPECT_EQ(writer.step(zeros), "");
+  EXPECT_EQ(writer.eval({.step = 1, .val_loss = 0, .val_accuracy = 0.0}), "");
+  const std::vector<board::Event> events = events_of(writer.path());
+  ASSERT_EQ(events.size(), 3u);
+  const std::map<std::string, float> of_step = scalars_of(events[1]),
+                                     of_eval = scalars_of(events[2]);
+  for (const char* tag :
+       {"loss/train", "optimizer/learning_rate", "step/communication_milliseconds"})
+    EXPECT_EQ(of_step.at(tag), 0) << tag;
+  for (const char* tag : {"loss/validation", "accuracy/validation"})
+    EXPECT_EQ(of_eval.at(tag), 0) << tag;
 }
 
 TEST_F(Board, StepsAndValidationsComeBack) {

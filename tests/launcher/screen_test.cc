@@ -45,14 +45,14 @@ TEST(Screen, ClocksAreShort) {
 }
 
 TEST(Screen, LinesSayWhereTheRunStands) {
-  Screen screen(10, 80, true);
+  Screen screen(10, true);
   screen.step(step(1, 4), 0.5);
   screen.step(step(2, 2), 1);
   EvalReport eval;
   eval.step = 2;
   eval.val_loss = 2.5;
   screen.eval(eval);
-  const std::vector<std::string> lines = screen.lines();
+  const std::vector<std::string> lines = screen.lines(80);
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[0], "step 2 of 10  [####....................]  20 %  left 0:04");
   EXPECT_EQ(lines[1], "loss 2.0000  ^_");
@@ -62,16 +62,17 @@ TEST(Screen, LinesSayWhereTheRunStands) {
 
 /// A resumed run's rate is that of the steps that it took itself.
 TEST(Screen, TheTimeLeftIsOfThisCallsSteps) {
-  Screen screen(110, 80, true);
+  Screen screen(110, true);
   screen.step(step(101, 1), 0.5);
-  EXPECT_NE(screen.lines()[0].find("left 0:05"), std::string::npos) << screen.lines()[0];
+  EXPECT_NE(screen.lines(80)[0].find("left 0:05"), std::string::npos) << screen.lines(80)[0];
 }
 
+/// Which may be resized.
 TEST(Screen, NoLineIsLongerThanTheTerminal) {
-  for (const int columns : {1, 10, 20, 40, 300}) {
-    Screen screen(1000000, columns, true);
-    for (int i = 1; i < 200; ++i) screen.step(step(i, i), i);
-    for (const std::string& line : screen.lines())
+  Screen screen(1000000, true);
+  for (int i = 1; i < 200; ++i) screen.step(step(i, i), i);
+  for (const int columns : {1, 300, 10, 20, 40}) {
+    for (const std::string& line : screen.lines(columns))
       EXPECT_LT(line.size(), static_cast<size_t>(std::max(columns, 2))) << line;
   }
 }

@@ -101,6 +101,10 @@ TEST_F(Shows, ABoardThatIsAFileIsRefusedBeforeAnythingIsPlanned) {
   const Outcome refused = run(call(2, "--board file"), 2);
   EXPECT_NE(refused.err.find("board folder file"), std::string::npos) << describe(refused);
   EXPECT_EQ(refused.out.find("plan:"), std::string::npos) << describe(refused);
+  const Outcome both = run(call(2, "--board new --metrics new"), 2);
+  EXPECT_NE(both.err.find("--board: --metrics writes new, too"), std::string::npos)
+      << describe(both);
+  EXPECT_FALSE(at_->exists("new"));
 }
 
 TEST_F(Shows, APageHasWhatThePlanSays) {
@@ -140,6 +144,37 @@ TEST_F(Shows, APageHasWhatThePlanSays) {
   EXPECT_NE(both["difference"].get<std::string>().find("step"), std::string::npos);
   EXPECT_EQ(both["measured"]["steps"].size(), 3u);
   EXPECT_EQ(both["measured"]["allocated"].size(), 4u);
+  EXPECT_EQ(both["measured"]["first"], 1);
+  // Of a long run, bars of several steps.
+  Json report = Json::parse(at_->read("r.json"));
+  report["first_step"] = 101;
+  for (const char* list : {"step_ms", "comm_ms"}) {
+    report[list] = std::vector<double>(2500, 2);
+    report[list].push_back(5);
+  }
+  at_->write("long.json", report.dump());
+  run("explain p.json --report long.json --html long.html");
+  const Json measured = data_of(at_->read("long.html"))["measured"];
+  EXPECT_EQ(measured["each"], 3);
+  EXPECT_EQ(measured["first"], 101);
+  EXPECT_EQ(measured["last"], 2601);
+  EXPECT_EQ(measured["step_ms"], 2);
+  ASSERT_EQ(measured["steps"].size(), 834u);
+  EXPECT_EQ(measured["steps"][0], 2);
+  EXPECT_EQ(measured["steps"][833], 3.5);  // of two
+}
+
+/// A page is written over nothing that is read.
+TEST_F(Shows, APageReplacesNoInput) {
+  run("plan gpt.onnx --ranks 2 --batch 4 -o two.json");
+  const std::string before = at_->read("gpt.onnx");
+  for (const char* call : {"explain two.json --html gpt.onnx", "explain two.json --html two.json",
+                           "explain two.json --model ./gpt.onnx --html gpt.onnx"}) {
+    const Outcome refused = run(call, 2);
+    EXPECT_NE(refused.err.find("is read from; name another file"), std::string::npos)
+        << refused.err;
+  }
+  EXPECT_EQ(at_->read("gpt.onnx"), before);
 }
 
 TEST_F(Shows, NamesOfAModelStayTexts) {
@@ -171,6 +206,12 @@ TEST_F(Shows, ReportsOfOtherRunsAreRefused) {
   EXPECT_NE(none.err.find("no.json: the report: field 'step_ms'"), std::string::npos) << none.err;
   const Outcome other = run("explain two.json --html o.html --report mesh.json", 2);
   EXPECT_NE(other.err.find("field 'mesh' is \"data=3\""), std::string::npos) << other.err;
+  // Of another plan on the same mesh.
+  run(call(1, "--ranks 2 --planner fsdp --report fsdp.json --quiet"));
+  run("plan gpt.onnx --ranks 2 --batch 4 --planner dp -o dp.json");
+  const Outcome fsdp = run("explain dp.json --html o.html --report fsdp.json", 2);
+  EXPECT_NE(fsdp.err.find("fsdp.json: the report: field 'predicted_bytes'"), std::string::npos)
+      << fsdp.err;
   run("explain two.json --report mesh.json", 2);
   EXPECT_FALSE(at_->exists("o.html"));
 }

@@ -128,7 +128,12 @@ std::string check_verification(World& world, const Model& model, const TrainOpti
   for (const std::string& file : data_files(options.data)) read.push_back({"--data", file});
   for (const std::string& file : weight_files(model.impl().options.weights))
     read.push_back({"--weights", file});
-  check_outputs(world, {{"--metrics", options.metrics}, {"--profile", options.profile}}, read);
+  check_outputs(world,
+                {{"--metrics", options.metrics},
+                 {"--profile", options.profile},
+                 {"--board", options.board, true},
+                 {"--checkpoint", options.checkpoint, true}},
+                read);
   decide_on_rank0(world, [&] {
     if (!options.board.empty()) check_board(options.board);
     check_options(options);

@@ -1,14 +1,13 @@
 // The lines, and the escape sequences (ECMA-48) that put them where they were.
 #include "screen/screen.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+
+#include "screen/terminal.h"
 
 namespace shardrun::cli {
 namespace {
@@ -20,19 +19,6 @@ std::string text(const char* pattern, auto... values) {
   char out[160];
   std::snprintf(out, sizeof out, pattern, values...);
   return out;
-}
-
-/// 0 by 0 where it is not known.
-winsize terminal_size() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = {};
-  return size;
-}
-
-int terminal_columns() {
-  constexpr int kUsual = 80;
-  const winsize size = terminal_size();
-  return size.ws_col > 0 ? size.ws_col : kUsual;
 }
 
 /// Does the terminal show what is not ASCII, as the first of these that is set says?
@@ -113,11 +99,7 @@ std::string clock_text(double seconds) {
   return text("%lld:%02lld", part(all / 60), part(all % 60));
 }
 
-Screen::Screen(int64_t steps, int columns, bool ascii)
-    : steps_(steps),
-      columns_(static_cast<size_t>(std::max(columns, 2)) - 1),
-      ascii_(ascii),
-      losses_(kSparkline) {}
+Screen::Screen(int64_t steps, bool ascii) : steps_(steps), ascii_(ascii), losses_(kSparkline) {}
 
 void Screen::step(const StepReport& report, double seconds) {
   if (first_ == 0) {
@@ -133,7 +115,8 @@ void Screen::step(const StepReport& report, double seconds) {
 
 void Screen::eval(const EvalReport& report) { eval_ = report; }
 
-std::vector<std::string> Screen::lines() const {
+std::vector<std::string> Screen::lines(int columns) const {
+  const size_t most = static_cast<size_t>(std::max(columns, 2)) - 1;
   const int64_t taken = last_.step - first_ + 1;
   const double left = static_cast<double>(steps_ - last_.step);
   const double each = taken > 0 ? (seconds_ - began_) / static_cast<double>(taken) : 0;
@@ -153,21 +136,21 @@ std::vector<std::string> Screen::lines() const {
   if (eval_.step > 0)
     out[3] += text("  validation loss %.4f at step %lld", eval_.val_loss,
                    static_cast<long long>(eval_.step));
-  for (std::string& line : out) line = line.substr(0, columns_);
+  for (std::string& line : out) line = line.substr(0, most);
   const std::string loss = text("loss %.4f  ", last_.loss);
   std::vector<double> means = losses_.means();
-  const size_t fits = columns_ > loss.size() ? columns_ - loss.size() : 0;
+  const size_t fits = most > loss.size() ? most - loss.size() : 0;
   if (means.size() > fits) means.erase(means.begin(), means.end() - static_cast<int64_t>(fits));
-  out[1] = loss.substr(0, columns_) + sparkline(means, ascii_);
+  out[1] = loss.substr(0, most) + sparkline(means, ascii_);
   return out;
 }
 
 bool ScreenPainter::fits() {
-  const int rows = terminal_size().ws_row;
+  const int rows = terminal_size().rows;
   return rows == 0 || rows > static_cast<int>(kLines);
 }
 
-ScreenPainter::ScreenPainter(int64_t steps) : screen_(steps, terminal_columns(), !shows_utf8()) {}
+ScreenPainter::ScreenPainter(int64_t steps) : screen_(steps, !shows_utf8()) {}
 
 void ScreenPainter::step(const StepReport& report) {
   const auto now = Clock::now();
@@ -193,20 +176,27 @@ void ScreenPainter::above(const std::function<void()>& print) {
 
 void ScreenPainter::finish() {
   if (any_) draw();
-  drawn_ = 0;
+  drawn_.clear();
 }
 
 void ScreenPainter::draw() {
-  if (drawn_ > 0) std::printf("\033[%zuA\r", drawn_);
-  const std::vector<std::string> lines = screen_.lines();
-  for (const std::string& line : lines) std::printf("\033[K%s\n", line.c_str());
-  drawn_ = lines.size();
+  erase();
+  if (fits()) {
+    for (const std::string& line : screen_.lines(terminal_size().columns)) {
+      std::printf("%s\n", line.c_str());
+      drawn_.push_back(columns_of(line));
+    }
+  }
   std::fflush(stdout);
 }
 
 void ScreenPainter::erase() {
-  if (drawn_ > 0) std::printf("\033[%zuA\r\033[J", drawn_);
-  drawn_ = 0;
+  // A terminal that became narrower breaks the lines that stand in it.
+  const auto columns = static_cast<size_t>(std::max(1, terminal_size().columns));
+  size_t rows = 0;
+  for (const size_t line : drawn_) rows += std::max<size_t>(1, (line + columns - 1) / columns);
+  if (rows > 0) std::printf("\033[%zuA\r\033[J", rows);
+  drawn_.clear();
 }
 
 }  // namespace shardrun::cli

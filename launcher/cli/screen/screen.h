@@ -32,18 +32,18 @@ std::string clock_text(double seconds);
 
 class Screen {
  public:
-  /// Of a run that ends with step `steps`, on a terminal of so many columns.
-  Screen(int64_t steps, int columns, bool ascii);
+  /// Of a run that ends with step `steps`.
+  Screen(int64_t steps, bool ascii);
 
-  /// Its lines after the steps and validations that it was given, none longer than the terminal.
-  std::vector<std::string> lines() const;
+  /// Its lines after the steps and validations that it was given, none as long as a terminal of so
+  /// many columns is wide.
+  std::vector<std::string> lines(int columns) const;
 
   void step(const StepReport& report, double seconds);  // `seconds`: since the run began
   void eval(const EvalReport& report);
 
  private:
   int64_t steps_, first_ = 0;
-  size_t columns_;
   bool ascii_;
   StepReport last_;
   EvalReport eval_;  // step 0: none
@@ -51,11 +51,12 @@ class Screen {
   Thinned losses_;
 };
 
-/// Draws a Screen where the cursor is, and again in the same place.
+/// Draws a Screen where the cursor is, and again in the same place, in the terminal's present
+/// width. Nothing is drawn while it does not fit.
 class ScreenPainter {
  public:
   explicit ScreenPainter(int64_t steps);
-  /// Has the terminal room for the lines and the cursor? Where they scroll away they would be drawn
+  /// Has the terminal rows for the lines and the cursor? Where they scroll away they would be drawn
   /// in other places.
   static bool fits();
   void step(const StepReport& report);
@@ -70,7 +71,7 @@ class ScreenPainter {
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin_ = Clock::now(), drawn_at_;
   Screen screen_;
-  size_t drawn_ = 0;  // lines that stand there
+  std::vector<size_t> drawn_;  // columns of the lines that stand there
   bool any_ = false;
 };
 

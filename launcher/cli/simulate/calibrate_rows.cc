@@ -147,7 +147,7 @@ int run_row_calibration(World& world, const RowCalibration& o) {
         simulated.plan(path, rows, [&](int row) { line.at("line " + std::to_string(row)); }), {}};
   };
   Predicted fitted_to = planned(o.rows, all), judged = planned(o.judge, others);
-  std::fprintf(stderr, "%s", left_out_text(simulated).c_str());
+  line.above([&] { std::fprintf(stderr, "%s", left_out_text(simulated).c_str()); });
   if (fitted_to.rows.size() < kLeastRows) {
     throw Failure(Failure::Kind::call, "--rows: '" + o.rows + "': only " +
                                            std::to_string(fitted_to.rows.size()) +
@@ -167,7 +167,7 @@ int run_row_calibration(World& world, const RowCalibration& o) {
   for (const FittedConstant& c : fitted) values.push_back(c.value);
   const SimulateConstants constants = constants_of(wanted, values);
   fitted_to.milliseconds = simulated.milliseconds(fitted_to.rows, constants);
-  line.clear();
+  line.end();
   if (!o.quiet) print_constants(fitted), fitted_to.print(o.rows);
   std::fprintf(stderr, "%s", missed_text(fitted_to, o.rows).c_str());
   nlohmann::json json = constants_json(o, fitted, fitted_to);

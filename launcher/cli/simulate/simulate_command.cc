@@ -101,7 +101,7 @@ void take_fastest(World& world, const Arguments& args, SimulateRequest request, 
     } catch (const Failure&) {  // it does not fit, or has no such mesh
     }
   }
-  line.clear();
+  line.end();
   if (!tells) return;
   std::printf("ms of a step as %s runs: %s; the plan of %s is taken\n", request.assume.c_str(),
               simulated.c_str(), taken.c_str());

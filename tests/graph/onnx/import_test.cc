@@ -145,6 +145,29 @@ TEST_F(OnnxImport, DropoutTrainsOnlyWhereTheExportSaysSo) {
   }
 }
 
+/// An operator that import does not know, what is made of its result, and one that it does not know
+/// in this form, all beside the loss.
+TEST_F(OnnxImport, WhatTheLossDoesNotNeedMayBeAnything) {
+  ModelBuilder b(20);
+  b.input("x", {2, 2});
+  b.floats("w", {2, 2}, {1, 2, 3, 4});
+  b.node("MatMul", {"x", "w"}, {"y"});
+  test::set_int(b.node("ReduceSum", {"y"}, {"loss"}), "keepdims", 0);
+  b.node("Det", {"y"}, {"d"});
+  b.node("Add", {"d", "loss"}, {"e"});
+  test::set_string(b.node("Gelu", {"y"}, {"g"}), "approximate", "quick");
+  b.output("loss", {});
+  b.output("e", {});
+  b.output("g", {2, 2});
+  b.output("y", {2, 2});
+  const Graph graph = import(b);
+  EXPECT_EQ(graph.outputs.size(), 2u);  // loss and y
+  EXPECT_TRUE(noted("outputs 'e', 'g' are left out, for the loss does not need them: node 2 "
+                    "'Det_2': op Det (opset 20) is not supported"));
+  options.training = false;
+  EXPECT_NE(refusal(b).find("op Det (opset 20) is not supported"), std::string::npos);
+}
+
 /// A ratio of 1, which drops all.
 TEST_F(OnnxImport, DropoutOfEverything) {
   ModelBuilder b;

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostAtPeak = 40, kMostRows = 60;
+constexpr size_t kMostAtPeak = 40, kMostRows = 60, kMostBars = 1000;
 
 Json mesh_json(const Mesh& mesh) {
   Json axes = Json::array();
@@ -132,7 +132,25 @@ Json collectives_json(const Explained& of, const PlanAnalysis& analysis) {
   return rows;
 }
 
-/// What was measured, to compare with what the plan says.
+double median_of(std::vector<double> of) {
+  const auto middle = of.begin() + static_cast<int64_t>(of.size() / 2);
+  std::nth_element(of.begin(), middle, of.end());
+  return *middle;
+}
+
+/// Means of so many in a row.
+std::vector<double> means(const std::vector<double>& of, size_t each) {
+  std::vector<double> out;
+  for (size_t first = 0; first < of.size(); first += each) {
+    const size_t end = std::min(of.size(), first + each);
+    const auto at = of.begin() + static_cast<int64_t>(first);
+    out.push_back(std::accumulate(at, of.begin() + static_cast<int64_t>(end), 0.0) /
+                  static_cast<double>(end - first));
+  }
+  return out;
+}
+
+/// What was measured of a run of this plan, to compare with what the plan says.
 Json measured_json(const Explained& of, const std::string& text) {
   const Json report = Json::parse(text, nullptr, false);
   const auto numbers = [&](const char* name) {
@@ -148,11 +166,21 @@ Json measured_json(const Explained& of, const std::string& text) {
   SR_REQUIRE(report.contains("mesh") && report["mesh"] == mesh, invalid_input,
              "the report: field 'mesh' is ", report.value("mesh", Json()).dump(),
              ", the plan's is ", mesh);
+  SR_REQUIRE(report.value("predicted_bytes", Json()) == Json(of.bytes), invalid_input,
+             "the report: field 'predicted_bytes' is ",
+             report.value("predicted_bytes", Json()).dump(), ", the plan's is ",
+             Json(of.bytes).dump(), ": it is of another plan");
   SR_REQUIRE(!steps.empty() && steps.size() == communication.size(), invalid_input,
              "the report: it has ", steps.size(), " steps and ", communication.size(),
              " times of communication");
-  return {{"steps", steps},
-          {"communication", communication},
+  const size_t each = (steps.size() + kMostBars - 1) / kMostBars;
+  return {{"step_ms", median_of(steps)},
+          {"communication_ms", median_of(communication)},
+          {"first", report.value("first_step", int64_t{1})},
+          {"last", report.value("first_step", int64_t{1}) + std::ssize(steps) - 1},
+          {"each", each},
+          {"steps", means(steps, each)},
+          {"communication", means(communication, each)},
           {"allocated", report.contains("allocated_bytes") ? numbers("allocated_bytes")
                                                            : std::vector<double>()}};
 }

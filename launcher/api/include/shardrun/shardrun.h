@@ -502,13 +502,13 @@ std::string check_verification(World& world, const Model& model, const TrainOpti
 TrainReport train(World& world, const Model& model, const TrainingPlan& plan,
                   const TrainOptions& options);
 
-/// A file that a call reads or writes, and the flag or field that names it.
+/// A file that a call reads or writes, or a folder that it makes; `name`: the flag that names it.
 struct NamedFile {
-  std::string name, path;
+  std::string name, path;  // path is empty: left out
+  bool folder = false;
 };
 /// Looks at files before long work: throws Failure(call) where an output cannot be written, say
-/// because its folder is missing, where two are one file, or where one is an input. Changes none.
-/// Empty paths are left out. Rank 0 looks.
+/// because its folder is missing, where two are one, or where one is an input. Rank 0 looks.
 void check_outputs(World& world, const std::vector<NamedFile>& outputs,
                    const std::vector<NamedFile>& inputs);
 /// Puts `text` where the file is, whole or not at all. Throws Failure.
