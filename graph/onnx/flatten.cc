@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/onnx/lower/advice.h"
 #include "graph/onnx/lower/lowering.h"
 #include "graph/op_def.h"
 
@@ -125,11 +126,10 @@ void Flattener::append(::onnx::NodeProto node, int64_t opset, std::string label,
       nullptr) {  // else before a function of that name, which spells out what it does
     const auto it = functions_.find(key(node.domain(), node.op_type(), node.overload()));
     if (it != functions_.end()) return inline_call(node, *it->second, label);
-    SR_REQUIRE(
-        plain_domain(node.domain()).empty(), unsupported, label, ": op ", own,
-        " is not supported: it is no ai.onnx operator, no function of the model, and no op "
-        "of that name is registered; register_op in shardrun/op.h adds one, the command's --ops a "
-        "library of them");
+    SR_REQUIRE(plain_domain(node.domain()).empty(), unsupported, label, ": op ", own,
+               " is not supported: it is no ai.onnx operator, no function of the model, and no op "
+               "of that name is registered",
+               advice_for(own));
   } else {
     node.set_op_type(own);
   }

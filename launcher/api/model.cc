@@ -43,6 +43,19 @@ bool wants_batch(const OnnxFile& file, const ModelOptions& options) {
   });
 }
 
+/// Do first dims of different names have arrays of different sizes? Then these are no samples, but
+/// one batch: words and where their bags begin, nodes and edges.
+bool differ_in_first_dims(const std::vector<SymbolicDim>& dims, const DataShapes& shapes) {
+  std::map<std::string, int64_t> sizes;
+  for (const SymbolicDim& dim : dims) {
+    const auto shape = shapes.of.find(dim.input);
+    if (dim.axis == 0 && shape != shapes.of.end() && !shape->second.empty())
+      sizes.emplace(dim.name, shape->second[0]);
+  }
+  return std::any_of(sizes.begin(), sizes.end(),
+                     [&](const auto& size) { return size.second != sizes.begin()->second; });
+}
+
 /// Binds symbolic dims that nothing else binds to the sizes of the data's arrays: all of them where
 /// the arrays are one batch, else all but the first of each input, which counts samples.
 void bind_to_data(const OnnxFile& file, ModelOptions& options) {
@@ -52,10 +65,11 @@ void bind_to_data(const OnnxFile& file, ModelOptions& options) {
   inputs.reserve(dims.size());
   for (const SymbolicDim& dim : dims) inputs.push_back(dim.input);
   const DataShapes shapes = data_shapes(options.data, inputs);
+  const bool whole = shapes.whole || differ_in_first_dims(dims, shapes);
   std::map<std::string, std::string> bound_by;
   for (const SymbolicDim& dim : dims) {
     const auto shape = shapes.of.find(dim.input);
-    const bool batch = dim.axis == 0 && (!shapes.whole || options.batch);
+    const bool batch = dim.axis == 0 && (!whole || options.batch);
     if (shape == shapes.of.end() || batch ||
         dim.axis >= static_cast<int64_t>(shape->second.size())) {
       continue;

@@ -16,6 +16,12 @@ struct Advice {
 
 const std::vector<Advice>& advices() {
   static const std::vector<Advice> all = {
+      {{"::"},
+       {"operators of com.microsoft are made after the export: give the file that "
+        "torch.onnx.export wrote, not an optimised one",
+        "of a domain of your own: register the op, with its gradient, and load it with --ops "
+        "(docs/ops.md)",
+        "or write it in the module with operators that are imported (docs/operators.md)"}},
       {{"uantize", "QLinear", "Integer"},
        {"quantised models do not train here: export the float model, before convert() or "
         "quantize()",
@@ -44,6 +50,13 @@ const std::vector<Advice>& advices() {
         "run`",
         "a loss of detections compares all candidates, each with a weight of 0 or 1",
         "of a fixed number of candidates, torch.topk picks the best"}},
+      {{"Loop", "Scan"},
+       {"only turns that are known at export are written out: count with range(n), n from .shape "
+        "or "
+        "a number",
+        "a count that depends on data: take the most turns, and x = torch.where(turn < n, step(x), "
+        "x)",
+        "of a model that generates, export forward(); `shardrun sample` takes the turns"}},
       {{"String", "Regex", "TfIdf", "LabelEncoder"},
        {"text is made into numbers before the model: leave the tokenizer out of the export",
         "give tokens as integers (--data tokens:FILE, or npz:FILE)",

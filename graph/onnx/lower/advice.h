@@ -5,8 +5,8 @@
 
 namespace shardrun::importer {
 
-/// Three lines, each with a newline and a dash before it, that fit the operator: "\n  - export the
-/// float model; …".
+/// Three lines, each with a newline and a dash before it, that fit the operator, "RoiAlign" or
+/// "com.acme::Fancy": "\n  - export the float model; …".
 std::string advice_for(const std::string& op);
 /// The same for an operator that cannot do with rows that a mask picks.
 std::string advice_for_rows(const std::string& op);

@@ -34,7 +34,9 @@ V bags_of_rows(Builder& b, const Bags& bags) {
   const V begun = b.add("scatter_elements",
                         {b.fill(0, DType::i64, {rows + 1}), b.cast(begins, DType::i64),
                          b.fill(1, DType::i64, {marks})},
-                        {{"axis", int64_t{0}}, {"reduction", std::string("add")}});
+                        {{"axis", int64_t{0}},
+                         {"reduction", std::string("add")},
+                         {"ascending", int64_t{1}}});
   const V running =
       b.add("cumsum", {begun},
             {{"axis", int64_t{0}}, {"exclusive", int64_t{0}}, {"reverse", int64_t{0}}});

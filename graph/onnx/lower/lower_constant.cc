@@ -5,6 +5,7 @@
 
 #include "graph/onnx/file/model_file.h"
 #include "graph/onnx/flatten.h"
+#include "graph/onnx/lower/advice.h"
 #include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
@@ -183,7 +184,7 @@ void loop_known(NodeContext& c) {
   const auto known = [&](V v, const char* what) {
     const Tensor* value = b.known(v);
     SR_REQUIRE(value != nullptr && value->count() == 1, unsupported, "its ", what,
-               " depends on data; export with the loop unrolled");
+               " depends on data", advice_for("Loop"));
     return value->int_at(0);
   };
   const auto* body = c.find("body");

@@ -112,7 +112,8 @@ void NodeContext::refuse_attr(const char* name, const std::string& advice) const
     value = str("=", attribute->i());
   if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::FLOAT)
     value = str("=", attribute->f());
-  fail(ErrorKind::unsupported, "attribute ", name, value, " is not supported; ", advice);
+  fail(ErrorKind::unsupported, "attribute ", name, value, " is not supported; ", advice,
+       advice_for(op()));
 }
 
 void NodeContext::check_inputs_used() const {

@@ -20,6 +20,7 @@ struct IndexUse {
   bool is_target = false;                // labels of a cross-entropy
   std::optional<int64_t> ignore = -100;  // the label that it leaves out
   std::vector<int64_t> columns;          // of the last dim, each its bound; 0: none
+  bool ascends = false;                  // where bags begin
   /// At place t of the last dim, element t + reads looks up a row of a parameter, and the logits
   /// are compared with element t + offset: a model that shifts its labels itself has 1.
   std::optional<int64_t> reads, offset;
@@ -33,10 +34,10 @@ void narrow(int64_t& bound, int64_t by) {
   if (by > 0 && (bound == 0 || by < bound)) bound = by;
 }
 
-/// Ops whose results are elements of their first operand, moved or cast.
+/// Ops whose results are elements of their first operand, moved or cast; of concat among others.
 bool passes_on(const std::string& op) {
   static const std::set<std::string> kOps = {"reshape", "cast",   "transpose", "slice", "split",
-                                             "gather",  "expand", "squeeze",   "pad"};
+                                             "gather",  "expand", "squeeze",   "pad",   "concat"};
   return kOps.count(op) > 0;
 }
 
@@ -120,6 +121,7 @@ IndexUse index_use(const Graph& graph, ValueId id) {
         use.ignore = ignore == kNoIgnoredLabel ? std::nullopt : std::optional(ignore);
         use.offset = -logits_offset(graph, node.inputs[0]);
       }
+      use.ascends = use.ascends || (i == 1 && node.attrs.i("ascending", 0) != 0);
       if (node.op == "gather" && i == 1 && is_table(graph, node.inputs[0])) at_least(use.reads, 0);
       for (size_t r = 0; i == 0 && passes_on(node.op) && r < node.outputs.size(); ++r) {
         const IndexUse beyond = index_use(graph, node.outputs[r]);
@@ -132,6 +134,7 @@ IndexUse index_use(const Graph& graph, ValueId id) {
         } else {
           narrow(bound, beyond.bound);
         }
+        use.ascends = use.ascends || beyond.ascends;
         if (beyond.reads) at_least(use.reads, *beyond.reads + moved_by(node));
         if (beyond.is_target) {
           use.is_target = true;
@@ -182,6 +185,7 @@ std::vector<BatchField> batch_fields(const Graph& graph) {
     const IndexUse& use = uses.back();
     field.bound = use.bound;
     field.column_bounds = use.columns;
+    field.ascends = use.ascends;
     field.ignore = use.ignore;
     field.shift = std::max<int64_t>(0, 1 - use.offset.value_or(0));
     field.role =

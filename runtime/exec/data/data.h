@@ -33,6 +33,7 @@ struct BatchField {
   /// A target of this value is legal though outside the bound, and left out of the loss
   /// (ignore_index). None: the loss counts every target.
   std::optional<int64_t> ignore = -100;
+  bool ascends = false;  // integers begin at 0 and do not descend: where bags begin
 };
 
 /// What a batch is for. Where data say nothing of a test, it has no batches.

@@ -89,12 +89,21 @@ class WholeSource : public DataSource {
   }
 
   static void check_values(const Part& part) {
-    Box inner = full_box(part.field.type.shape);
+    const TensorType& type = part.field.type;
+    Box inner = full_box(type.shape);
     inner.erase(inner.begin());
-    std::vector<char> spare(
-        static_cast<size_t>(element_count(box_shape(inner)) * size_of(part.field.type.dtype)));
-    for (int64_t row = 0; row < part.samples.count(); ++row)
-      part.reader->read({row, Split::training, 0}, inner, spare.data());
+    Tensor row({type.dtype, box_shape(inner)});
+    int64_t before = 0;
+    for (int64_t r = 0; r < part.samples.count(); ++r) {
+      part.reader->read({r, Split::training, 0}, inner, row.data());
+      if (!part.field.ascends || row.count() != 1) continue;
+      const int64_t value = row.int_at(0);
+      SR_REQUIRE(r == 0 ? value == 0 : value >= before, invalid_input, part.samples.first().name,
+                 ": value ", value, " at position ", r,
+                 r == 0 ? "" : str(" is below ", before, " before it"), "; the input '",
+                 part.field.name, "' says where bags begin: 0 first, and none below another");
+      before = value;
+    }
   }
 
   void sort_edges() {

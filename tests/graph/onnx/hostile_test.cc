@@ -225,6 +225,7 @@ TEST_F(OnnxHostile, UnsupportedOperatorsNameNodeOperatorAndOpset) {
   test::set_string(value.node("Gelu", {"x"}, {"y"}), "approximate", "quick");
   value.output("y", {2});
   expect_refused(value, "attribute approximate='quick' is not supported", ErrorKind::unsupported);
+  expect_refused(value, "'none' and 'tanh'\n  - write it in the module", ErrorKind::unsupported);
 }
 
 /// Three lines for each kind of operator, of which the first two words are enough to know them.
@@ -239,11 +240,14 @@ TEST_F(OnnxHostile, AdviceFitsTheOperator) {
       {"BitShift", "of integers: x % 2**k keeps the last k bits"},
       {"NonMaxSuppression", "how large its result is depends on data: train without it"},
       {"StringNormalizer", "text is made into numbers before the model"},
+      {"com.acme::SequencePool", "operators of com.microsoft are made after the export"},
       {"Det", "write it in the module with operators that are imported"}};
   for (const auto& [op, first] : advised) {
     ModelBuilder b(20);
     b.input("x", {2, 2});
-    b.node(op, {"x"}, {"y"});
+    const size_t colons = op.find("::");
+    auto& node = b.node(colons == std::string::npos ? op : op.substr(colons + 2), {"x"}, {"y"});
+    if (colons != std::string::npos) node.set_domain(op.substr(0, colons));
     b.output("y");
     std::string got;
     try {

@@ -162,8 +162,9 @@ TEST_F(OnnxImport, WhatTheLossDoesNotNeedMayBeAnything) {
   b.output("y", {2, 2});
   const Graph graph = import(b);
   EXPECT_EQ(graph.outputs.size(), 2u);  // loss and y
-  EXPECT_TRUE(noted("outputs 'e', 'g' are left out, for the loss does not need them: node 2 "
-                    "'Det_2': op Det (opset 20) is not supported"));
+  EXPECT_TRUE(
+      noted("outputs 'e', 'g' are left out, for the loss does not need them: node 2 "
+            "'Det_2': op Det (opset 20) is not supported"));
   options.training = false;
   EXPECT_NE(refusal(b).find("op Det (opset 20) is not supported"), std::string::npos);
 }
