@@ -256,7 +256,7 @@ TEST_F(Shows, TheManualHasEveryFlag) {
   at_->write("completion", run("manual --bash").out);
   const std::string page = at_->read("shardrun.1"), completion = at_->read("completion");
   for (const char* command :
-       {"train", "plan", "explain", "bench", "manual", "model gpt", "bench step"}) {
+       {"", "train", "plan", "explain", "bench", "manual", "model gpt", "bench step"}) {
     const Outcome help = run(std::string(command) + " --help");
     std::istringstream lines(help.out);
     for (std::string line; std::getline(lines, line);) {
@@ -278,6 +278,11 @@ TEST_F(Shows, TheManualHasEveryFlag) {
       "echo ${COMPREPLY[@]}'");
   EXPECT_EQ(words.status, 0) << describe(words);
   EXPECT_EQ(words.out, "--html\nexplain export\ngpt gat gns\n--experts\n");
+  at_->write("my model*.onnx", "");
+  const Outcome files = at_->sh(
+      "bash -c '. ./completion; COMP_WORDS=(shardrun train my); COMP_CWORD=2; _shardrun; "
+      "printf \"[%s]\" \"${COMPREPLY[@]}\"'");
+  EXPECT_EQ(files.out, "[my model*.onnx]") << describe(files);
 }
 
 /// A second call knows the rules of the first, on one rank's word, and makes the same plan.

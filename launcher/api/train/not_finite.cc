@@ -241,7 +241,7 @@ std::string NotFinite::describe(const Value& value) const {
   const Event& event = events_[value.event];
   const Seen& holds = seen(value);
   const Buffer& buffer = program.buffers[static_cast<size_t>(buffer_of(value))];
-  std::string what;
+  std::string what, why;
   if (!event.step) {
     const Role role = event.binding->role;
     what = str(role == Role::batch       ? "input"
@@ -255,16 +255,17 @@ std::string NotFinite::describe(const Value& value) const {
         step.collective ? std::string(to_string(step.collective->kind)) : step.node.op;
     const std::string_view part = part_of_step(step.node);
     what = str("'", buffer.name, "' (", op, part.empty() ? "" : " ", part, ")");
+    if (op == "div" && holds.nans > 0) why = "; 0 / 0 is one, as in a mean of nothing";
   }
   const bool nan = holds.nans > 0;
   const std::string found =
       str("the first value that is not finite is ", what, ": ", nan ? "NaN" : "an infinity");
   if (buffer.type.shape.empty())
-    return found + (program.mesh.size() > 1 ? str(" on rank ", program.rank) : "");
+    return found + (program.mesh.size() > 1 ? str(" on rank ", program.rank) : "") + why;
   return str(found, " in ", nan ? holds.nans : holds.infinities, " of ",
              element_count(buffer.type.shape), " elements",
              program.mesh.size() > 1 ? str(" on rank ", program.rank) : "", ", the first at ",
-             element(value, nan ? holds.first_nan : holds.first_infinity));
+             element(value, nan ? holds.first_nan : holds.first_infinity), why);
 }
 
 NotFinite::First NotFinite::first(Communicator& host,

@@ -39,14 +39,18 @@ std::string names_of(const CLI::Option& option) {
   return option.get_name(false, true) + (takes ? " " + option.get_type_name() : "");
 }
 
-/// A section for a command, and one for each of its own: "model gpt".
-void add_sections(std::ostream& out, const CLI::App& command, const std::string& before) {
-  const std::string name = before + command.get_name();
-  out << ".SH SHARDRUN " << troff(name) << "\n" << troff(command.get_description()) << "\n";
+void add_options(std::ostream& out, const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
     out << ".TP\n\\fB" << troff(names_of(*option)) << "\\fR\n"
         << troff(option->get_description()) << "\n";
   }
+}
+
+/// A section for a command, and one for each of its own: "model gpt".
+void add_sections(std::ostream& out, const CLI::App& command, const std::string& before) {
+  const std::string name = before + command.get_name();
+  out << ".SH SHARDRUN " << troff(name) << "\n" << troff(command.get_description()) << "\n";
+  add_options(out, command);
   for (const CLI::App* own : command.get_subcommands(nullptr)) add_sections(out, *own, name + " ");
 }
 
@@ -56,6 +60,8 @@ std::string man_page(const CLI::App& app) {
       << "shardrun \\- train an ONNX model on many processes\n.SH SYNOPSIS\n"
       << ".B shardrun\n[COMMAND] [OPTIONS] MODEL.onnx\n.SH DESCRIPTION\n"
       << troff(app.get_description()) << "\n";
+  out << ".SH OPTIONS\n";
+  add_options(out, app);
   for (const CLI::App* command : app.get_subcommands(nullptr)) add_sections(out, *command, "");
   return out.str();
 }
@@ -99,14 +105,14 @@ std::string completion(const CLI::App& app) {
       << "  local word=${COMP_WORDS[COMP_CWORD]} flags= words=\n"
       << "  case \"${COMP_WORDS[1]-} ${COMP_WORDS[2]-}\" in\n";
   add_cases(out, app);
-  out << "    *) flags=\"" << flags_of(*app.get_subcommand("train")) << "\" ;;\n"
+  out << "    *) flags=\"" << flags_of(*app.get_subcommand("train")) << flags_of(app) << "\" ;;\n"
       << "  esac\n"
       << "  if [[ $word == -* ]]; then\n"
       << "    COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
       << "  elif [ \"$COMP_CWORD\" -eq 2 ] && [ -n \"$words\" ]; then\n"
       << "    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n"
       << "  else\n"
-      << "    COMPREPLY=($(compgen -f -- \"$word\"))\n"
+      << "    mapfile -t COMPREPLY < <(compgen -f -- \"$word\")\n"
       << "    [ \"$COMP_CWORD\" -eq 1 ] && COMPREPLY+=($(compgen -W \"" << commands_of(app)
       << "\" -- \"$word\"))\n"
       << "  fi\n"

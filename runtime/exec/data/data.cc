@@ -107,6 +107,13 @@ std::vector<std::string> split_text(const std::string& text, char separator) {
   return parts;
 }
 
+std::string few_samples(int64_t samples, int64_t batch) {
+  return samples >= batch
+             ? ""
+             : str("; a batch of ", batch, " has each of the ", samples,
+                   " several times, or some of them: to train, give a smaller --batch");
+}
+
 void store_integer(void* out, DType dtype, int64_t i, int64_t value) {
   dispatch(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;

@@ -104,6 +104,10 @@ void for_box(const Shape& shape, std::span<const Range> box, F&& f) {
 /// "a,,b" at ',': "a", "" and "b"; of an empty text one part.
 std::vector<std::string> split_text(const std::string& text, char separator);
 
+/// "; a batch of 64 has each of the 4 several times, …" where so few samples are trained on; else
+/// "".
+std::string few_samples(int64_t samples, int64_t batch);
+
 /// Writes an integer as element i of an array of `dtype`.
 void store_integer(void* out, DType dtype, int64_t i, int64_t value);
 

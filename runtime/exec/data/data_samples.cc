@@ -84,11 +84,7 @@ class SampleSource : public DataSource {
                   test = split.size(Split::test);
     return str(spec_, ": ", train + validate + test, " samples, ", train, " to train, ", validate,
                " to validate", test > 0 ? str(", ", test, " to test") : "",
-               without_validation(validate, test),
-               train < order_.batch()
-                   ? str("; a batch of ", order_.batch(), " has each of the ", train,
-                         " several times, or some of them: give a smaller --batch")
-                   : "");
+               without_validation(validate, test), few_samples(train, order_.batch()));
   }
 
  private:

@@ -67,7 +67,7 @@ class TokenSource : public DataSource {
             : str("; targets are ", shift_ == 0 ? "the same tokens" : "the tokens behind them");
     return str(spec_, ": ", tokens_, " tokens, ", training_tokens_, " to train (an epoch is ",
                samples_of_epoch_, " samples of ", context_, "), ", tokens_ - training_tokens_,
-               " to validate", targets);
+               " to validate", targets, few_samples(samples_of_epoch_, samples_));
   }
 
   std::optional<TokenEntropy> entropy() const override {

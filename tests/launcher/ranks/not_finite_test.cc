@@ -122,6 +122,23 @@ TEST_F(NotFiniteRuns, NameTheInput) {
   expect_ends("a=2", loss("mse"), train, {"is input 'target': an infinity in 1 of "});
 }
 
+/// As where a mask picks nothing to take the mean of.
+TEST_F(NotFiniteRuns, SayThatNothingWasDividedByNothing) {
+  OnnxWriter w("quotient", {});
+  w.input("x", 1, {"batch", "4"});
+  const std::string ratio = w.node("Div", {"x", "x"}, {}, "ratio");
+  w.output(w.node("MatMul", {ratio, w.normal("w", {4, 4}, 0.5)}, {}, "y"), 1, {"batch", "4"});
+  w.write(path_);
+  std::vector<float> x(8 * 4, 0.1f), y(8 * 4, 1.0f);
+  x[5 * 4 + 1] = 0;
+  TrainOptions train;
+  train.data = data(x, y);
+  train.validation = 0;
+  expect_ends("a=2", loss("mse"), train,
+              {"(div in the forward pass): NaN in 1 of ",
+               "; 0 / 0 is one, as in a mean of nothing"});
+}
+
 /// Steps that are left out update nothing, and those behind them go on; one too many ends the run.
 TEST_F(NotFiniteRuns, StepsAreLeftOut) {
   write_exponential();
