@@ -169,9 +169,11 @@ RunInputs::RunInputs(const GivenArrays& arrays, std::vector<BatchField> fields, 
     if (turns_.samples != 0 && !wanted.empty()) wanted[0] = turns_.samples;
     SR_REQUIRE(array->shape == wanted, invalid_input, array->name, ": is ", to_string(array->shape),
                ", the model's input '", field.name, "' wants ", to_string(wanted));
-    SR_REQUIRE(is_float_format(*array) == is_float(field.type.dtype), invalid_input, array->name,
-               ": its elements are '", array->format, "', the model's input '", field.name,
-               "' is of ", field.type.dtype, "; convert with astype");
+    // Bytes are the numbers that they are, as x.float() has them.
+    const bool bytes = array->format == "|u1";
+    SR_REQUIRE(is_float_format(*array) == is_float(field.type.dtype) || bytes, invalid_input,
+               array->name, ": its elements are '", array->format, "', the model's input '",
+               field.name, "' is of ", field.type.dtype, "; convert with astype");
     Input input{Samples(*array), nullptr};
     input.reader = plain_reader(input.samples, field);
     inputs_.emplace(field.name, std::move(input));

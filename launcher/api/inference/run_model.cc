@@ -206,6 +206,15 @@ class Gathering {
   std::vector<std::string> not_numbers_;
 };
 
+/// What the run that wrote the checkpoint did to its inputs, and this one does not; "": nothing.
+std::string changed_in_training(const std::string& checkpoint) {
+  const TrainOptions run = read_trained_run(checkpoint).train;
+  if (run.normalise.empty() && run.augment.empty()) return "";
+  return str("--input is taken as it is, but the model was trained with ",
+             run.normalise.empty() ? "--augment " + run.augment : "--normalise " + run.normalise,
+             ": give arrays as that made them (docs/training.md, 'Preprocessing')");
+}
+
 /// Reads a turn's batch into the rank's shards, and runs it.
 void take_turn(Executor& executor, const RunInputs& inputs, int64_t turn) {
   executor.begin_step();
@@ -264,6 +273,9 @@ RunModelReport run_model(World& world, const RunModelRequest& r) {
     if (world.leader()) call_back(r.on_note, text);
   };
   for (const std::string& text : model.notes()) note(text);
+  if (trained && world.leader()) {
+    if (const std::string text = changed_in_training(r.checkpoint); !text.empty()) note(text);
+  }
   note(plan.summary());
 
   RunModelReport report;

@@ -59,6 +59,7 @@ DType type_of(const std::string& format) {
          : format == "<f8" ? DType::f64
          : format == "<i8" ? DType::i64
          : format == "<i4" ? DType::i32
+         : format == "|u1" ? DType::u8
                            : DType::boolean;
 }
 
@@ -197,6 +198,44 @@ TEST_F(RunModel, IsPlannedForTheForwardPassAlone) {
 }
 
 /// Dropout is off, and running statistics are those of the checkpoint.
+/// Arrays are taken as they are, bytes as the numbers that they are; where the model was trained on
+/// changed ones, a note says so.
+TEST_F(RunModel, TakesArraysAsTheyAre) {
+  WideResNetModel images;
+  images.family = "cifar";
+  images.layers = 10, images.width = 1, images.image = 8, images.classes = 5;
+  write_wide_resnet(images, path("images.onnx"));
+  Array bytes{{8, 3, 8, 8}, "|u1", {}}, floats{{8, 3, 8, 8}, "<f4", {}}, labels{{8}, "<i8", {}};
+  for (int i = 0; i < 8 * 3 * 64; ++i) {
+    const auto byte = static_cast<unsigned char>(i * 37);
+    const auto number = static_cast<float>(byte);
+    bytes.bytes.push_back(static_cast<char>(byte));
+    floats.bytes.insert(floats.bytes.end(), reinterpret_cast<const char*>(&number),
+                        reinterpret_cast<const char*>(&number) + 4);
+  }
+  labels.bytes.resize(8 * 8);
+  write_arrays(path("x.npy"), {{"x", bytes}});
+  write_arrays(path("labels.npy"), {{"labels", labels}});
+  const auto outcome = at_.shardrun(
+      "train images.onnx --data npy:x.npy,labels.npy --loss cross-entropy --batch 4 --steps 1 "
+      "--normalise 0.5,0.5,0.5/0.2,0.2,0.2 --validation 0 --checkpoint run --plan-seconds 0.2");
+  ASSERT_EQ(outcome.status, 0) << describe(outcome);
+  std::string notes;
+  RunModelRequest request;
+  request.checkpoint = path("run");
+  request.input = path("x.npy");
+  request.on_note = [&](const std::string& note) { notes += note + "\n"; };
+  run(2, path("images.onnx"), request);
+  EXPECT_NE(notes.find("the model was trained with --normalise 0.5,0.5,0.5/0.2,0.2,0.2: give"),
+            std::string::npos)
+      << notes;
+  const auto of_bytes = arrays_in(path("y.npz"));
+  write_arrays(path("x.npy"), {{"x", floats}});
+  run(2, path("images.onnx"), request);
+  for (const auto& [name, array] : arrays_in(path("y.npz")))
+    EXPECT_EQ(array.bytes, of_bytes.at(name).bytes) << name;
+}
+
 TEST_F(RunModel, OfACheckpoint) {
   at_.write("text.txt", test::prose(3000));
   GptModel gpt;
