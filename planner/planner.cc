@@ -30,7 +30,8 @@ struct LimitSettings {
   double targets = 8;           // from one number to its double
   double gain = 0.99;           // times the best step: a plan that takes more has gained nothing
   int most_idle = 2;            // numbers in a row without a gain: the last
-  double slower = 1.03;         // times the best step: a plan that takes more is the last
+  double slower = 1.03;         // times the best step: a plan that takes more is the last, and
+                                // steps whose bound is above are not looked at
   double seconds_divisor = 10;  // of the search's seconds, one in so many for each number
   double target_gap = 5e-3;     // relative to the best: there a search ends, for exact times differ
                                 // from costs by more
@@ -38,6 +39,7 @@ struct LimitSettings {
   int target_rounds = 2;        // of the search
   // Claims, which are more than an arena takes where results are written over operands.
   double claimed = 1.15;        // times the arena, at most
+  double tight = 1.15;          // times the least: limits below may well be too low
   double more_claims = 0.03;    // times the least: what each look for the fewest bytes gets more
   int least_rounds = 3;         // such looks: which of them has the smallest arena nobody knows
   double squeezed = 0.95;       // times the fewest bytes found: what is looked for then, in turn
@@ -420,13 +422,26 @@ class Planning {
     }
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
+      // Where the plan that needs least does not fit, nothing else is tried.
+      const bool tight = is_tight();
+      if (tight) look_for_least();
+      if (tight && !plan_) refuse();
       if (go_down()) return;
-      look_for_least();
+      if (!tight) look_for_least();
       if (!plan_) refuse();
     }
     look_at(options_.memory_limit, looks_below ? quick() : thorough());
     if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
     if (!plan_) refuse();
+  }
+
+  /// Is the limit near the least that there can be? Then most looks would be in vain.
+  bool is_tight() {
+    const auto near = [&](const Version& version) {
+      return static_cast<double>(options_.memory_limit) <
+             kLimit.tight * static_cast<double>(version.least_claims);
+    };
+    return near(versions_.front()) && near(least_of(*again_));
   }
 
   /// Numbers of bytes up to the limit that do not follow from it, from above, as long as the next
@@ -457,7 +472,7 @@ class Planning {
     int misses = 0;  // in a row
     const auto try_version = [&](Version& version) {
       if (version.missed >= bytes || !may_fit(version, bytes) ||
-          (!version.solved && !open(version)) || version.report.lower_bound >= cost)
+          (!version.solved && !open(version)) || version.report.lower_bound >= cost * kLimit.slower)
         return;
       PlanReport its;
       const std::optional<LaidOut> found = within(version, bytes, effort, its);

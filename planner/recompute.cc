@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kLongestWay = 64;      // nodes that run again for one value
 constexpr size_t kJudged = 8;           // ways of which the best is taken
+constexpr int kRefresh = 16;            // ways taken, after which all are judged anew
 constexpr double kLeastSeconds = 1e-9;  // of a node, so that ratios exist
 
 /// Nodes that run again together.
@@ -44,36 +45,20 @@ class Chooser {
   std::set<std::string> run() {
     double above = excess();
     std::vector<Way> taken;
-    while (above > 0) {
-      std::vector<Way> best;
-      double best_above = above, best_ratio = 0;
-      size_t judged = 0;
-      for (const Group& group : groups()) {
-        const std::vector<bool> before = again_;
-        double cost = 0;
-        for (const Way& way : group.ways) {
-          for (NodeId node : way) {
-            if (!again_[at(node)]) cost += seconds(node);
-            again_[at(node)] = true;
-          }
-        }
-        const double now = excess();
-        again_ = before;
-        if (now >= above) continue;
-        const double ratio = (above - now) / cost;
-        if (ratio > best_ratio) {
-          best_ratio = ratio;
-          best_above = now;
-          best = group.ways;
-        }
-        if (++judged == kJudged) break;
+    std::map<std::string, double> known;  // by group: bytes saved a second, when last judged
+    for (int picks = 0; above > 0; ++picks) {
+      if (picks % kRefresh == 0) known.clear();
+      Pick best = pick(above, known);
+      if (best.ways.empty() && !known.empty()) {
+        known.clear();
+        best = pick(above, known);
       }
-      if (best.empty()) break;
-      for (const Way& way : best) {
+      if (best.ways.empty()) break;
+      for (const Way& way : best.ways) {
         for (NodeId node : way) again_[at(node)] = true;
       }
-      taken.insert(taken.end(), best.begin(), best.end());
-      above = best_above;
+      taken.insert(taken.end(), best.ways.begin(), best.ways.end());
+      above = best.above;
     }
     if (above == 0) drop_needless(taken);
     std::set<std::string> names;
@@ -86,9 +71,46 @@ class Chooser {
  private:
   /// Ways that are alike: in every layer the same.
   struct Group {
+    std::string key;
     double ratio = 0;
     std::vector<Way> ways;
   };
+
+  struct Pick {
+    std::vector<Way> ways;  // none: nothing saves anything
+    double ratio = 0, above = 0;
+  };
+  /// The best of the first groups. One that was known to be worse is not judged again: what a group
+  /// saves changes little by what the others do.
+  Pick pick(double above, std::map<std::string, double>& known) {
+    Pick best;
+    size_t judged = 0;
+    for (Group& group : groups()) {
+      const auto [before, fresh] = known.try_emplace(group.key, 0);
+      if (fresh || before->second > best.ratio) {
+        const auto [now, cost] = judge(group);
+        before->second = (above - now) / cost;
+        if (before->second > best.ratio) best = {std::move(group.ways), before->second, now};
+      }
+      judged += before->second > 0;
+      if (judged == kJudged) break;
+    }
+    return best;
+  }
+  /// The excess with a group that runs again, and the seconds that it takes.
+  std::pair<double, double> judge(const Group& group) {
+    const std::vector<bool> before = again_;
+    double cost = 0;
+    for (const Way& way : group.ways) {
+      for (NodeId node : way) {
+        if (!again_[at(node)]) cost += seconds(node);
+        again_[at(node)] = true;
+      }
+    }
+    const double now = excess();
+    again_ = before;
+    return {now, cost};
+  }
 
   double seconds(NodeId node) const { return std::max(seconds_[at(node)], kLeastSeconds); }
 
@@ -174,7 +196,10 @@ class Chooser {
       }
     }
     std::vector<Group> out;
-    for (auto& [key, group] : alike) out.push_back(std::move(group));
+    for (auto& [key, group] : alike) {
+      group.key = key;
+      out.push_back(std::move(group));
+    }
     std::stable_sort(out.begin(), out.end(),
                      [](const Group& a, const Group& b) { return a.ratio > b.ratio; });
     return out;
