@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 
+#include "exec/data/array_file.h"
 #include "exec/data/data_files.h"
+#include "onnx-ml.pb.h"
 #include "tests/launcher/command.h"
 
 namespace shardrun::test {
@@ -22,9 +25,11 @@ class Operators : public testing::Test {
   }
   TrainingRun trained(const std::string& model, Ranks ranks, const std::string& flags = "") {
     const std::string data = golden(model.substr(0, model.find('.'))) + ".npz";
-    return train(at_, ranks,
-                 "train " + golden(model) + ".onnx --data npz:" + data +
-                     " --validation 0 --steps 6 --optimizer sgd --momentum 0.9 --lr 0.05" + flags);
+    return train(at_, ranks, call(golden(model) + ".onnx", data) + flags);
+  }
+  static std::string call(const std::string& model, const std::string& archive) {
+    return "train " + model + " --data npz:" + archive +
+           " --validation 0 --steps 6 --optimizer sgd --momentum 0.9 --lr 0.05";
   }
   static void expect_pytorchs(const std::string& model, const TrainingRun& run) {
     const NpzArchive archive(golden(model.substr(0, model.find('.'))) + ".npz");
@@ -62,6 +67,42 @@ TEST_F(Operators, OfBranches) { expect_pytorchs({"chosen_cond.dynamo", "chosen_s
 TEST_F(Operators, OfBagsWhoseOffsetsAreData) {
   expect_pytorchs({"bag_mean.dynamo", "bag_mean.legacy", "bag_max.legacy", "bag_weighted.legacy",
                    "bag_last.dynamo", "bag_padded.dynamo", "dlrm_bags.dynamo", "dlrm_bags.legacy"});
+}
+
+/// With symbolic dims, which take their sizes from the archive.
+TEST_F(Operators, OfBagsOfAnySize) {
+  onnx::ModelProto model;
+  std::ifstream file(golden("bag_mean.dynamo") + ".onnx", std::ios::binary);
+  ASSERT_TRUE(model.ParseFromIstream(&file));
+  for (auto& input : *model.mutable_graph()->mutable_input()) {
+    auto* dim = input.mutable_type()->mutable_tensor_type()->mutable_shape()->mutable_dim(0);
+    dim->set_dim_param(input.name() == "i" ? "words" : "bags");
+  }
+  at_.write("any.onnx", model.SerializeAsString());
+  expect_pytorchs("bag_mean", train(at_, {}, call("any.onnx", golden("bag_mean") + ".npz")));
+}
+
+/// Where bags begin: 0 first, and none before another.
+TEST_F(Operators, OfBagsThatAreNone) {
+  const std::vector<std::pair<std::vector<int64_t>, std::string>> wrong = {
+      {{1, 2, 4, 6}, "array 'o': value 1 at position 0"},
+      {{0, 4, 2, 6}, "array 'o': value 2 at position 2 is below 4 before it"},
+      {{0, 2, 4, 99}, "array 'o': element 3 is 99, but the model's input 'o' takes 0 to 8"},
+      {{0, -2, 4, 6}, "array 'o': element 1 is -2"}};
+  const NpzArchive archive(golden("bag_mean") + ".npz");
+  const StoredArray words = *archive.find("i"), target = *archive.find("y");
+  for (const auto& [offsets, text] : wrong) {
+    ArrayFile file(at_.path() + "/wrong.npz", {{"i", {DType::i64, words.shape}},
+                                               {"o", {DType::i64, {4}}},
+                                               {"y", {DType::f32, target.shape}}});
+    file.write(0, full_box(words.shape), words.data);
+    file.write(1, {{0, 4}}, offsets.data());
+    file.write(2, full_box(target.shape), target.data);
+    file.finish();
+    const Outcome refused = at_.shardrun(call(golden("bag_mean.dynamo") + ".onnx", "wrong.npz"));
+    EXPECT_EQ(refused.status, 2) << describe(refused);
+    EXPECT_NE(refused.err.find(text), std::string::npos) << describe(refused);
+  }
 }
 
 TEST_F(Operators, OfImages) {
