@@ -48,7 +48,8 @@ struct Pick {
   std::string name;  // of the node that picks
 };
 
-/// Stands in a shape, as Builder::counted has it, for the number of rows that are picked.
+/// Stands in a shape, as Builder::counted has it, for the number of rows that are picked; times k
+/// for that of k elements of each.
 inline constexpr int64_t kPickedRows = -(int64_t{1} << 40);
 
 class Builder {

@@ -23,6 +23,7 @@ void lower_of_counted_shape(NodeContext& c, const Lowering& lowering, size_t ope
   std::vector<int64_t> dims = counted.dims.to_ints();
   const auto at = std::find(dims.begin(), dims.end(), kPickedRows) - dims.begin();
   const int pick = counted.pick;
+  if (at == std::ssize(dims)) b.refuse_rows(b.picked({c.in(operand), 0, pick, false}), c.op());
   dims[static_cast<size_t>(at)] = rows_of(b, pick);
   c.replace_input(operand, b.ints(dims));
   const int64_t from_right = static_cast<int64_t>(dims.size()) - at;
@@ -79,8 +80,28 @@ void lower_leading_rows(NodeContext& c) {
   c.out(b.picked({all, axis, counted.pick, false}));
 }
 
-/// What moves such a vector's entries moves the number of rows with them; anything else makes
-/// numbers of it. No number of rows is negative: to look for -1 in a shape is to know.
+/// Is it the product with a number, as of a shape that lays rows' elements side by side?
+bool is_multiple(const NodeContext& c) {
+  if (c.op() != "Mul") return false;
+  const Builder& b = c.b;
+  constexpr int64_t kMost = 1 << 20;
+  int counts = 0;
+  for (const size_t i : {0, 1}) {
+    if (b.counted.count(c.peek(i)) > 0) {
+      ++counts;
+      continue;
+    }
+    const Tensor* other = b.known(c.peek(i));
+    if (other == nullptr || other->count() != 1 || other->dtype() != DType::i64 ||
+        other->int_at(0) < 1 || other->int_at(0) > kMost)
+      return false;
+  }
+  return counts == 1;
+}
+
+/// What moves such a vector's entries moves the number of rows with them, and a product with a
+/// number has a multiple of it in its place; anything else makes numbers of it. No number of rows
+/// is negative: to look for -1 in a shape is to know.
 void lower_counted(NodeContext& c, const Lowering& lowering) {
   static const std::set<std::string> moves = {"Gather",    "Slice",          "Concat", "Squeeze",
                                               "Unsqueeze", "Identity",       "Cast",   "Reshape",
@@ -104,12 +125,12 @@ void lower_counted(NodeContext& c, const Lowering& lowering) {
     marked.replace_input(i, b.constant(counted->second.dims));
   }
   lowering.lower(c);
-  if (moves.count(c.op()) == 0 && !looks_for_negative) return;
+  if (moves.count(c.op()) == 0 && !looks_for_negative && !is_multiple(c)) return;
   lowering.lower(marked);
   const Tensor* dims = b.known(marked.outputs()[0]);
   if (dims == nullptr || (dims->dtype() != DType::i64 && !looks_for_negative)) return;
   const std::vector<int64_t> values = dims->to_ints();
-  if (std::count(values.begin(), values.end(), kPickedRows) > 0)
+  if (std::any_of(values.begin(), values.end(), [](int64_t v) { return v <= kPickedRows; }))
     b.counted[c.outputs()[0]] = {*dims, pick};
   else
     c.out(marked.outputs()[0]);

@@ -317,6 +317,30 @@ TEST_F(Picked, LargeMasksTakeNoConstants) {
   }
 }
 
+/// flatten(), as the newer exporter writes it: to the number of rows times that of columns.
+TEST_F(Picked, FlattenedToACountedProduct) {
+  ModelBuilder b = picking();
+  b.ints("none", {-1});
+  b.ints("two", {2}, true);
+  set_int(b.node("Shape", {"rows"}, {"shape"}), "end", 1);
+  b.node("Squeeze", {"shape"}, {"count"});
+  b.node("Mul", {"count", "two"}, {"elements"});
+  b.node("Reshape", {"elements", "none"}, {"size"});
+  set_int(b.node("Reshape", {"rows", "size"}, {"flat"}), "allowzero", 1);
+  b.node("Abs", {"flat"}, {"positive"});
+  set_int(b.node("ReduceMean", {"positive"}, {"y"}), "keepdims", 0);
+  b.output("y");
+  EXPECT_NEAR(value(b, feeds({1, -2, kNaN, kNaN, 3, 4, kNaN, 7}, {1, 0, 1, 0})), 2.5, 1e-6);
+  // Nothing else is as large as such a product.
+  b.node("ConstantOfShape", {"size"}, {"zeros"});
+  b.node("Add", {"zeros", "flat"}, {"sum"});
+  b.graph().clear_output();
+  set_int(b.node("ReduceSum", {"sum"}, {"z"}), "keepdims", 0);
+  b.output("z");
+  EXPECT_NE(refusal(b).find("ConstantOfShape is not of each row alone"), std::string::npos)
+      << refusal(b);
+}
+
 /// Each is refused with the node, the mask's node, and what to do.
 TEST_F(Picked, OtherUsesAreRefused) {
   struct Use {
