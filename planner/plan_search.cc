@@ -82,9 +82,10 @@ void PlanSearch::pose(PlanReport& report) {
   start_ = proposed_start(joint_->problem);
 }
 
-void PlanSearch::open(PlanReport& report) {
+void PlanSearch::open(PlanReport& report, bool polishes) {
   pose(report);
-  const Effort effort{options_.solve_seconds};
+  Effort effort{options_.solve_seconds};
+  effort.polishes = polishes;
   LimitedSearch search = solver(effort);
   LimitedResult found = solve_round(search, {}, start_, effort.seconds, report);
   unlimited_bound_ = report.lower_bound;
@@ -387,7 +388,7 @@ static void tighten(std::vector<int64_t>& capacity, int64_t limit, const ArenaUs
 }
 
 LimitedSearch PlanSearch::solver(const Effort& effort) const {
-  return {joint_->problem, {effort.gap, method(), options_.seed}};
+  return {joint_->problem, {effort.gap, method(), options_.seed, effort.polishes}};
 }
 
 LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,

@@ -23,10 +23,11 @@ struct LaidOut {
 
 /// How long a search looks for a plan within a limit, and how close to the best is good enough.
 struct Effort {
-  double seconds = 10;  // of work (planner/solver/deadline.h)
-  double gap = 1e-4;    // relative
-  int rounds = 11;      // solutions that are laid out at most
-  double shares = 1;    // of the limit: plans of fewer bytes are tried with copies that are shared
+  double seconds = 10;   // of work (planner/solver/deadline.h)
+  double gap = 1e-4;     // relative
+  int rounds = 11;       // solutions that are laid out at most
+  double shares = 1;     // of the limit: plans of fewer bytes are tried with copies that are shared
+  bool polishes = true;  // LimitedOptions'
 };
 
 /// Folds the graph, finds its classes' strategies, and solves the joint Problem: once as if memory
@@ -47,8 +48,9 @@ class PlanSearch {
   /// Finds the strategies, once. Throws invalid_input where planner, requests and what is avoided
   /// leave a node none.
   void pose(PlanReport& report);
-  /// Also solves as if memory were no matter. Throws invalid_input where there is no plan.
-  void open(PlanReport& report);
+  /// Also solves as if memory were no matter. `polishes`: as in LimitedOptions. Throws
+  /// invalid_input where there is no plan.
+  void open(PlanReport& report, bool polishes = true);
   bool is_solved() const { return loosest_.has_value(); }
   /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
   LaidOut loose();

@@ -250,7 +250,8 @@ class Planning {
     if (!pose(version) || version.search->is_solved()) return version.possible;
     PlanReport its = version.report;
     its.solve_seconds = 0;
-    attempt(version, [&] { version.search->open(its); });
+    // Steps with something computed again are looked at within limits alone.
+    attempt(version, [&] { version.search->open(its, version.options.recomputed.empty()); });
     report_.solve_seconds += its.solve_seconds;
     if (!version.possible || std::exchange(version.solved, true)) return version.possible;
     version.report = std::move(its);

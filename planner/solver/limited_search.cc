@@ -199,8 +199,8 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity, const Sol
   FactoredProblem now;  // with the times that are known
   int64_t limit = 0;
   std::optional<Narrowed> narrowed;
-  bool fresh = true, polish = capacity.empty() || plainly;  // when the times are found
-  std::optional<Solution> smallest;                         // by its fullest of all times
+  bool fresh = true, polish = plainly || (capacity.empty() && options_.polishes);  // at last
+  std::optional<Solution> smallest;  // by its fullest of all times
   int64_t least_peak = std::numeric_limits<int64_t>::max();
   const auto note = [&](const Solution& solution) {
     const int64_t peak = peak_bytes(problem_, solution);
@@ -233,7 +233,8 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity, const Sol
     if (end.passed() || !seen) break;
     fresh = !capacity.empty() && add_rows(capacity, *seen);
     if (fresh) continue;
-    const bool good = found.solution && found.cost - lower_bound <= options_.gap * found.cost;
+    const bool good = found.solution && (found.cost - lower_bound <= options_.gap * found.cost ||
+                                         (capacity.empty() && !options_.polishes));
     if (polish || (good && options_.method != LimitedOptions::Method::beam)) break;
     polish = true;
   }

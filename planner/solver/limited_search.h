@@ -19,6 +19,7 @@ struct LimitedOptions {
   double gap = 1e-3;  // relative: a solution this close to the bound is good enough
   Method method = Method::narrowing;
   uint64_t seed = 0;
+  bool polishes = true;  // false: without a limit, what narrowing finds will do
 };
 
 struct LimitedResult {
