@@ -88,6 +88,9 @@ void PlanSearch::open(PlanReport& report, bool polishes) {
   effort.polishes = polishes;
   LimitedSearch search = solver(effort);
   LimitedResult found = solve_round(search, {}, start_, effort.seconds, report);
+  // Some plan is always looked for, however short the search is to be.
+  if (!found.solution && method() != LimitedOptions::Method::plain)
+    found = solve_round(search, {}, start_, std::max(effort.seconds, Effort().seconds), report);
   unlimited_bound_ = report.lower_bound;
   require_a_plan(found);
   report.cost = raw_cost(joint_->problem, *found.solution);

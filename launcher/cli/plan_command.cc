@@ -21,6 +21,9 @@ int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   check_outputs(
       world, {{"--output", args.output}, {"--annotate", files.annotated}, {"--html", files.page}},
       files_read(args));
+  if (args.plan.mesh.find('?') != std::string::npos && !args.ranks && args.plan.plan_file.empty())
+    throw Failure(Failure::Kind::call, "--mesh " + args.plan.mesh +
+                                           ": leaves a size open; give --ranks, which decides it");
   args.plan.ranks = args.ranks                     ? *args.ranks
                     : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
                                                    : mesh_ranks(args.plan.mesh);

@@ -70,6 +70,12 @@ bool is_gathered(const Sharding& a, const Sharding& b) {
   return a.dims != b.dims;
 }
 
+std::string list_tactics(const std::vector<std::string>& tactics) {
+  std::string out;
+  for (const std::string& tactic : tactics) out += str(out.empty() ? "" : " ", "--tactic ", tactic);
+  return out;
+}
+
 std::string list_shardings(const std::set<std::string>& shardings) {
   std::string out;
   size_t shown = 0;
@@ -89,6 +95,7 @@ Constraints::Constraints(const Graph& graph, const Mesh& mesh, const PlannerChoi
     : graph_(graph),
       mesh_(mesh),
       planner_(planner),
+      by_tactics_(list_tactics(tactics)),
       schedule_(schedule_of(planner, tactics, mesh)) {
   if (schedule_) axes_ = cuts_by_axis(*schedule_, mesh);
   for (const Value& value : graph.values()) {
@@ -124,10 +131,13 @@ void Constraints::allow_empty() {
   }
   for (ValueId id : graph_.with_role(Role::batch)) {
     const Shape& shape = graph_.type(id).shape;
-    // 12 samples on 5 ranks are 3, 3, 3, 3 and none, and better than 12 on each. Who is free to cut
-    // something else does not leave most ranks without a sample.
-    if (!shape.empty() && (all_given || shape[0] >= mesh_.size()) &&
-        !leaves_none_empty(shape[0], rows, mesh_))
+    if (shape.empty() || leaves_none_empty(shape[0], rows, mesh_)) continue;
+    // 12 samples on 5 ranks are 3, 3, 3, 3 and none, and better than 12 on each; so are 4 on 5. Who
+    // is free to cut something else does not leave most ranks without a sample.
+    const bool none_divides = std::none_of(rows.begin(), rows.end(), [&](int axis) {
+      return leaves_none_empty(shape[0], {axis}, mesh_);
+    });
+    if (all_given || shape[0] >= mesh_.size() || (none_divides && 2 * shape[0] >= mesh_.size()))
       leaves_empty_ = true;
   }
   for (ValueId id : graph_.with_role(Role::parameter)) {
@@ -311,9 +321,11 @@ std::vector<Constraints::Ask> Constraints::asks_of(const Node& node, NodeId id) 
 
 void Constraints::contradict_planner(const std::string& by, const std::string& value,
                                      const std::string& where) const {
-  fail(ErrorKind::invalid_input, by, " and --planner ", to_string(planner_), " contradict at ",
-       where, ": the planner does not let ", value,
-       "; leave out the request or take another planner");
+  const bool tactics = !by_tactics_.empty();
+  fail(ErrorKind::invalid_input, by, " and ",
+       tactics ? by_tactics_ : str("--planner ", to_string(planner_)), " contradict at ", where,
+       tactics ? ": the tactics do not let " : ": the planner does not let ", value,
+       "; leave out the request or take another ", tactics ? "tactic" : "planner");
 }
 
 /// The demand on a node with whole operands and results allowed along one axis, then along all.

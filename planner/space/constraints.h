@@ -116,6 +116,7 @@ class Constraints {
   const Graph& graph_;
   const Mesh& mesh_;
   PlannerChoice planner_;
+  std::string by_tactics_;  // "--tactic batch@data"; "": there is none
   std::optional<Schedule> schedule_;  // nullopt: all is left to the search
   std::vector<AxisCuts> axes_;        // its; empty without one
   std::optional<Demands> demands_;

@@ -164,6 +164,14 @@ TEST_F(Shows, APageHasWhatThePlanSays) {
   EXPECT_EQ(measured["steps"][833], 3.5);  // of two
 }
 
+TEST_F(Shows, AnOpenSizeWantsRanks) {
+  const Outcome refused = run("plan gpt.onnx --mesh data=?,model=2 --batch 4", 2);
+  EXPECT_NE(refused.err.find("--mesh data=?,model=2: leaves a size open; give --ranks"),
+            std::string::npos)
+      << refused.err;
+  run("plan gpt.onnx --mesh data=?,model=2 --ranks 4 --batch 4");
+}
+
 /// A page is written over nothing that is read.
 TEST_F(Shows, APageReplacesNoInput) {
   run("plan gpt.onnx --ranks 2 --batch 4 -o two.json");

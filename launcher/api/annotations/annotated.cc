@@ -29,15 +29,13 @@ std::string list_of(const std::vector<Configuration>& configurations) {
   return out.empty() ? "none" : out;
 }
 
-/// The one that is asked for, or the only one; nullptr: neither.
+/// The one that is asked for, or the only one; nullptr: there is none.
 const Configuration* chosen(const Annotations& annotations, const std::string& name) {
   const std::vector<Configuration>& all = annotations.configurations;
   if (name.empty()) return all.size() == 1 ? &all[0] : nullptr;
   const auto found = std::find_if(all.begin(), all.end(),
                                   [&](const Configuration& one) { return one.name == name; });
-  SR_REQUIRE(found != all.end(), invalid_input, "--configuration ", name,
-             ": the model has no such device configuration; it has ", list_of(all));
-  return &*found;
+  return found == all.end() ? nullptr : &*found;
 }
 
 const std::string* find_name(const Names& names, const std::string& name) {
@@ -238,9 +236,14 @@ AnnotationRequests annotation_requests(const Model::Impl& model, const PlanReque
     return {{}, {"annotations are not followed: " + why}};
   };
   if (of == nullptr && annotations.configurations.empty()) {
-    if (!required && annotations.nodes.empty() && annotations.held.empty()) return {};
-    return none("the model has no device configuration");
+    if (!required && request.configuration.empty() && annotations.nodes.empty() &&
+        annotations.held.empty())
+      return {};
+    if (request.configuration.empty()) return none("the model has no device configuration");
   }
+  if (of == nullptr && !request.configuration.empty())
+    return none(str("the model has no device configuration '", request.configuration, "'; it has ",
+                    list_of(annotations.configurations)));
   if (of == nullptr)
     return none("the model has several device configurations, " +
                 list_of(annotations.configurations) + "; choose one with --configuration");

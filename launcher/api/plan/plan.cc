@@ -152,6 +152,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   PlanOptions evaluation = options;
   evaluation.requests.clear();  // of the training step's values
   evaluation.tactics.clear();
+  evaluation.strict = false;  // of these
   if (asks_for_tactics(options.planner.kind)) evaluation.planner = {};
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.

@@ -285,8 +285,26 @@ TEST_F(InFiles, SeveralConfigurations) {
   EXPECT_EQ(other, "");
   eight.configuration = "nine";
   EXPECT_EQ(refusal(two, both, eight),
-            "--configuration nine: the model has no such device configuration; it has 'two' (2 "
+            "--annotations required: the model has no device configuration 'nine'; it has 'two' (2 "
             "devices), 'eight' (8 devices)");
+  // As a hint it is noted: --annotate calls a new one so.
+  for (const auto& [of, has] :
+       {std::pair(&both, "'two' (2 devices), 'eight' (8 devices)"), std::pair(&model, "none")}) {
+    PlanRequest fresh = on("2", "dp");
+    fresh.configuration = "nine";
+    EXPECT_EQ(make_plan(two, *of, fresh).impl().annotation_notes,
+              std::vector<std::string>{std::string("annotations are not followed: the model has no "
+                                                   "device configuration 'nine'; it has ") +
+                                       has});
+  }
+  // What stops nowhere is not refused for the validation's sake, of which nothing is asked.
+  PlanRequest strict;
+  strict.mesh = "a=2";
+  strict.tactics = {"batch@a"};
+  strict.strict = true;
+  EXPECT_EQ(
+      to_string(make_plan(two, model, strict).impl().train.values.at("tokens"), Mesh::parse("a=2")),
+      "[{a}, -]");
   PlanRequest pair = on("2", "propagate", "required");
   pair.configuration = "two";
   EXPECT_EQ(

@@ -106,7 +106,6 @@ TEST_F(Play, RefusesWhatIsNoGame) {
            {"--mesh a=?,b=2 --ranks 3", "mesh 'a=?,b=2': 3 ranks do not divide by 2"},
            {"--mesh 2 --strict", "--strict: a game goes on where"},
            {"--mesh 2 --recompute now", "--recompute 'now' is not one of auto, never"},
-           {"--mesh 2 --configuration one", "--configuration one: the model has no such device"},
            {"--mesh 2 --shard '?none=[a]'", "--shard '?none=[a]': no value's whole name matches"},
            {"--mesh 2 --tactic batch@turns=2",
             "--tactic batch@turns=2: the model was loaded for 1 micro-batch a step"},

@@ -321,18 +321,22 @@ TEST(Baselines, ABatchSmallerThanTheMesh) {
   }
 }
 
-/// 12 samples on 5 ranks leave one without: that is no reason to give all of them to each.
-/// 16 samples on 5 ranks are 4, 4, 4, 4 and none, and there is no other dim to cut.
+/// 16 samples on 5 ranks are 4, 4, 4, 4 and none, and there is no other dim to cut. 4 on 5 and 7 on
+/// 8 leave one without as well; 2 on 5 would leave most.
 TEST(Baselines, TheFreePlannerMayLeaveARankEmpty) {
-  Graph graph;
-  const TensorType type{DType::f32, {16, 4, 4, 4, 4, 4, 4, 4}};
-  ValueId x = graph.add_input("x", type, Role::batch);
-  for (int i = 0; i < 4; ++i) x = graph.add("exp", {x});
-  graph.outputs = {
-      graph.add("reduce_sum", {x},
-                {{"axes", std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}}, {"keepdims", int64_t{0}}})};
-  const Plan plan = plan_of(graph, "auto", "a=5");
-  EXPECT_EQ(layout(plan, "x"), "[{a}, -, -, -, -, -, -, -]");
+  for (const auto& [samples, mesh, cut] :
+       {std::tuple(16, "a=5", true), {4, "a=5", true}, {7, "a=8", true}, {2, "a=5", false}}) {
+    Graph graph;
+    const TensorType type{DType::f32, {samples, 4, 4, 4, 4, 4, 4, 4}};
+    ValueId x = graph.add_input("x", type, Role::batch);
+    for (int i = 0; i < 4; ++i) x = graph.add("exp", {x});
+    graph.outputs = {
+        graph.add("reduce_sum", {x},
+                  {{"axes", std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7}}, {"keepdims", int64_t{0}}})};
+    const std::string lies = layout(plan_of(graph, "auto", mesh), "x");
+    EXPECT_EQ(lies == "[{a}, -, -, -, -, -, -, -]", cut)
+        << samples << " on " << mesh << ": " << lies;
+  }
 }
 
 /// Accumulated gradients are summands of whole ones under dp and zero1, reduced once a step, and

@@ -190,6 +190,34 @@ TEST(Tactics, AConflictIsSaidOrRefused) {
       << said;
 }
 
+/// Both sides are named: it is the tactics that leave no way, not the planner.
+TEST(Tactics, ContradictRequests) {
+  PlanOptions options;
+  options.tactics = {"batch@d"};
+  options.requests = {"w0=[-,d]"};
+  try {
+    (void)plan_shardings(perceptron(8, {12, 32, 12}), Mesh::parse("d=2"), host_cluster(), options,
+                         rules(), nullptr);
+    ADD_FAILURE() << "the tactic lets w0 lie so";
+  } catch (const Error& e) {
+    const std::string said = e.what();
+    EXPECT_NE(said.find("--shard 'w0=[-,d]' and --tactic batch@d contradict"), std::string::npos)
+        << said;
+    EXPECT_NE(said.find(": the tactics do not let "), std::string::npos) << said;
+    EXPECT_NE(said.find("or take another tactic"), std::string::npos) << said;
+  }
+}
+
+/// However short the search is to be.
+TEST(Tactics, SomePlanIsAlwaysLookedFor) {
+  PlanOptions options;
+  options.solve_seconds = 0;
+  EXPECT_GT(plan_shardings(perceptron(8, {12, 32, 12}), Mesh::parse("a=2,b=2"), host_cluster(),
+                           options, rules(), nullptr)
+                .seconds,
+            0);
+}
+
 TEST(Tactics, StrictWantsSomethingToPropagate) {
   const Graph g = perceptron(8, {12, 32, 12});
   PlanOptions free;
