@@ -118,12 +118,17 @@ class HintChoice {
   }
 
   void price(size_t h, double without) {
-    const Trial alone = require(std::vector{h});
-    if (alone.plan) {
-      outcomes_[h].seconds = alone.plan->seconds - without;
-    } else {
+    Trial alone = require(std::vector{h});
+    if (!alone.plan) {
       outcomes_[h].why = alone.why;
+      return;
     }
+    outcomes_[h].seconds = alone.plan->seconds - without;
+    if (alone.plan->seconds >= best_.plan->seconds * (1 - kNoLonger)) return;
+    // A search finds what it is led to.
+    best_ = std::move(alone);
+    for (size_t i = 0; i < hints_.size(); ++i)
+      outcomes_[i].followed = follows(*best_.plan, graph_, hints_[i].request);
   }
 
   const Graph& graph_;

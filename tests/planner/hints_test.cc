@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "planner/schedule/colours.h"
@@ -305,6 +306,34 @@ TEST(Ways, AsHints) {
     }
   }
   EXPECT_GT(followed, 0);
+}
+
+/// A hint that is followed already may stand in the way of a faster plan with another one.
+TEST(Hints, AreFollowedWhereTheySaveTime) {
+  Graph graph;
+  for (const char* name : {"x", "y"}) graph.add_input(name, {DType::f32, {4, 4}}, Role::batch);
+  graph.outputs = {graph.add("add", {graph.find("x"), graph.find("y")}, {}, "sum")};
+  const Mesh mesh = Mesh::parse("a=2");
+  PlanOptions options;
+  options.requests = {"?x=[a,-]", "?y=[a,-]"};
+  const auto planned = [&](const PlanOptions& under, PlanReport&) {
+    const std::vector<std::string>& asked = under.requests;
+    const auto has = [&](const char* text) {
+      return std::find(asked.begin(), asked.end(), text) != asked.end();
+    };
+    Plan plan;
+    plan.mesh = mesh;
+    plan.seconds = has("x=[a,-]") && has("y=[a,-]") ? 11 : has("y=[a,-]") ? 9 : 10;
+    const bool of_x = !has("y=[a,-]") || has("x=[a,-]");
+    plan.values["x"] = parse_sharding(of_x ? "[a,-]" : "[-,-]", mesh);
+    plan.values["y"] = parse_sharding(has("y=[a,-]") ? "[a,-]" : "[-,-]", mesh);
+    return plan;
+  };
+  PlanReport report;
+  EXPECT_EQ(plan_with_hints(graph, mesh, options, planned, report).seconds, 9);
+  ASSERT_EQ(report.hints.size(), 2u);
+  EXPECT_FALSE(report.hints[0].followed);
+  EXPECT_TRUE(report.hints[1].followed);
 }
 
 }  // namespace
