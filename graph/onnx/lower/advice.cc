@@ -19,8 +19,9 @@ const std::vector<Advice>& advices() {
       {{"::"},
        {"operators of com.microsoft are made after the export: give the file that "
         "torch.onnx.export wrote, not an optimised one",
-        "of a domain of your own: register the op, with its gradient, and load it with --ops "
-        "(docs/ops.md)",
+        "of a domain of your own: register_op in shardrun/op.h adds one, with its gradient, and "
+        "the "
+        "command's --ops a library of them (docs/ops.md)",
         "or write it in the module with operators that are imported (docs/operators.md)"}},
       {{"uantize", "QLinear", "Integer"},
        {"quantised models do not train here: export the float model, before convert() or "

@@ -376,7 +376,7 @@ TEST_F(Resume, CallsThatAreRefused) {
   EXPECT_EQ(with([](Run& r) { r.train.checkpoint = "/proc/none"; }),
             "--checkpoint /proc/none: cannot create the folder: No such file or directory");
   EXPECT_EQ(with([&](Run& r) { r.train.checkpoint = gpt_; }),
-            "--checkpoint " + gpt_ + ": cannot create the folder: Not a directory");
+            "--checkpoint: " + gpt_ + " is what the model is read from; name another file");
   // The first that goes through; --resume begins anew where there is none yet.
   EXPECT_EQ(with([](Run& r) { r.train.resume = ""; }), "(done)");
   EXPECT_EQ(refusal(run), "--checkpoint " + at("c") +
