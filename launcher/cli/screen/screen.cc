@@ -180,10 +180,13 @@ void ScreenPainter::finish() {
 }
 
 void ScreenPainter::draw() {
-  erase();
+  const size_t rows = go_back();
+  const bool as_before = rows == drawn_.size() && fits();
+  if (rows > 0 && !as_before) std::printf("\033[J");
+  drawn_.clear();
   if (fits()) {
     for (const std::string& line : screen_.lines(terminal_size().columns)) {
-      std::printf("%s\n", line.c_str());
+      std::printf("\033[K%s\n", line.c_str());
       drawn_.push_back(columns_of(line));
     }
   }
@@ -191,12 +194,17 @@ void ScreenPainter::draw() {
 }
 
 void ScreenPainter::erase() {
+  if (go_back() > 0) std::printf("\033[J");
+  drawn_.clear();
+}
+
+size_t ScreenPainter::go_back() const {
   // A terminal that became narrower breaks the lines that stand in it.
   const auto columns = static_cast<size_t>(std::max(1, terminal_size().columns));
   size_t rows = 0;
   for (const size_t line : drawn_) rows += std::max<size_t>(1, (line + columns - 1) / columns);
-  if (rows > 0) std::printf("\033[%zuA\r\033[J", rows);
-  drawn_.clear();
+  if (rows > 0) std::printf("\033[%zuA\r", rows);
+  return rows;
 }
 
 }  // namespace shardrun::cli

@@ -68,6 +68,7 @@ class ScreenPainter {
  private:
   void draw();
   void erase();
+  size_t go_back() const;  // to where the lines begin; how many rows they take
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin_ = Clock::now(), drawn_at_;
   Screen screen_;
