@@ -31,12 +31,11 @@ V bags_of_rows(Builder& b, const Bags& bags) {
   if (bags.end != kNone) begins = b.concat({begins, bags.end}, 0);
   const int64_t marks = b.shape(begins)[0];
   if (marks == 0) return b.fill(0, DType::i64, {rows});
-  const V begun = b.add("scatter_elements",
-                        {b.fill(0, DType::i64, {rows + 1}), b.cast(begins, DType::i64),
-                         b.fill(1, DType::i64, {marks})},
-                        {{"axis", int64_t{0}},
-                         {"reduction", std::string("add")},
-                         {"ascending", int64_t{1}}});
+  const V begun =
+      b.add("scatter_elements",
+            {b.fill(0, DType::i64, {rows + 1}), b.cast(begins, DType::i64),
+             b.fill(1, DType::i64, {marks})},
+            {{"axis", int64_t{0}}, {"reduction", std::string("add")}, {"ascending", int64_t{1}}});
   const V running =
       b.add("cumsum", {begun},
             {{"axis", int64_t{0}}, {"exclusive", int64_t{0}}, {"reverse", int64_t{0}}});
