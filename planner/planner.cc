@@ -276,7 +276,7 @@ class Planning {
   }
 
   /// The step with more and more computed again, each made when it is asked for.
-  struct Ladder {
+  struct Series {
     LaidOut base;  // of which it is chosen what to compute again
     PlannerChoice planner;
     double capacity, factor;   // for the bytes alive: the next one's, and what it shrinks by
@@ -288,21 +288,22 @@ class Planning {
 
   /// Of what a plan keeps at its fullest moment, capacity for a fraction and its powers, whatever
   /// the limit is.
-  Ladder ladder_of(const LaidOut& base, const PlannerChoice& planner) {
-    return ladder(base, planner, kLimit.capacity * most_alive(base), kLimit.capacity);
+  Series series_of(const LaidOut& base, const PlannerChoice& planner) {
+    return make_series(base, planner, kLimit.capacity * most_alive(base), kLimit.capacity);
   }
   /// The same where nothing can be cut: what fits the limit follows from what is computed again
   /// alone, but for workspaces and gaps.
-  Ladder ladder_within_limit(const LaidOut& base) {
+  Series series_within_limit(const LaidOut& base) {
     const auto over = static_cast<double>(options_.memory_limit - base.plan.bytes);
-    return ladder(base, options_.planner, most_alive(base) + over, kLimit.close_capacity);
+    return make_series(base, options_.planner, most_alive(base) + over, kLimit.close_capacity);
   }
   double most_alive(const LaidOut& base) const {
     const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
     return static_cast<double>(*std::max_element(alive.begin(), alive.end()));
   }
-  Ladder ladder(const LaidOut& base, const PlannerChoice& planner, double capacity, double factor) {
-    Ladder out{base, planner, capacity, factor, local_bytes(graph_, base.plan)};
+  Series make_series(const LaidOut& base, const PlannerChoice& planner, double capacity,
+                     double factor) {
+    Series out{base, planner, capacity, factor, local_bytes(graph_, base.plan)};
     Version& whole = computing_again(std::set<std::string>(), planner);
     if (whole.posed || pose(whole)) out.least_claims = whole.least_claims;
     if (!may_recompute()) out.looked = kLimit.capacities;
@@ -310,33 +311,33 @@ class Planning {
   }
   /// The k-th, null behind the last: there is none behind some that claim no less than those before
   /// them.
-  Version* rung(Ladder& ladder, size_t k) {
-    while (ladder.versions.size() <= k && ladder.looked < kLimit.capacities &&
-           ladder.idle < kLimit.idle_capacities) {
-      ++ladder.looked;
+  Version* member(Series& series, size_t k) {
+    while (series.versions.size() <= k && series.looked < kLimit.capacities &&
+           series.idle < kLimit.idle_capacities) {
+      ++series.looked;
       Version& version =
-          computing_again(choose_recomputed(graph_, ladder.bytes, ladder.base.node_seconds,
-                                            static_cast<int64_t>(ladder.capacity)),
-                          ladder.planner);
-      ladder.capacity *= ladder.factor;
-      std::vector<Version*>& versions = ladder.versions;
+          computing_again(choose_recomputed(graph_, series.bytes, series.base.node_seconds,
+                                            static_cast<int64_t>(series.capacity)),
+                          series.planner);
+      series.capacity *= series.factor;
+      std::vector<Version*>& versions = series.versions;
       if (version.options.recomputed.empty() ||
           std::find(versions.begin(), versions.end(), &version) != versions.end())
         continue;
       const bool less = (version.posed || pose(version)) && version.possible &&
-                        version.least_claims < ladder.least_claims;
-      ladder.idle = less ? 0 : ladder.idle + 1;
+                        version.least_claims < series.least_claims;
+      series.idle = less ? 0 : series.idle + 1;
       if (!less) continue;
-      ladder.least_claims = version.least_claims;
+      series.least_claims = version.least_claims;
       versions.push_back(&version);
     }
-    return k < ladder.versions.size() ? ladder.versions[k] : nullptr;
+    return k < series.versions.size() ? series.versions[k] : nullptr;
   }
   /// That which claims the least, where nothing is computed again if there is no other.
-  Version& least_of(Ladder& ladder) {
-    (void)rung(ladder, SIZE_MAX);
-    return ladder.versions.empty() ? computing_again(std::set<std::string>(), ladder.planner)
-                                   : *ladder.versions.back();
+  Version& least_of(Series& series) {
+    (void)member(series, SIZE_MAX);
+    return series.versions.empty() ? computing_again(std::set<std::string>(), series.planner)
+                                   : *series.versions.back();
   }
   Version& computing_again(std::set<std::string> chosen, const PlannerChoice& planner) {
     for (Version& known : versions_) {
@@ -379,7 +380,7 @@ class Planning {
   }
 
   void plan_within() {
-    again_ = mesh_.size() > 1 ? ladder_of(*loose_, options_.planner) : ladder_within_limit(*loose_);
+    again_ = mesh_.size() > 1 ? series_of(*loose_, options_.planner) : series_within_limit(*loose_);
     if (hides(loose_->plan)) {
       Version& twin = hidden(versions_.front());
       open(twin);
@@ -453,7 +454,7 @@ class Planning {
     try_version(versions_.front());
     Version* asked = nullptr;
     for (size_t k = 0; faster; ++k) {
-      Version* next = rung(*again_, k);
+      Version* next = member(*again_, k);
       if (next == nullptr || next == asked) break;
       try_version(*next);
       if (misses < kLimit.misses || asked != nullptr) continue;
@@ -503,8 +504,8 @@ class Planning {
     } else if (open(whole)) {
       const LaidOut base = &whole == &versions_.front() ? *loose_ : whole.search->loose();
       note(whole, base);
-      Ladder ladder = ladder_of(base, planner);
-      look_at_least(least_of(ladder));
+      Series series = series_of(base, planner);
+      look_at_least(least_of(series));
     }
     // The first holds the least, and what it computes again is chosen for what it keeps.
     bool first = true;
@@ -513,8 +514,8 @@ class Planning {
       lay_out(*known, 1, quick(1));
       if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
-      Ladder ladder = ladder_of(base, known->options.planner);
-      look_at_least(least_of(ladder));
+      Series series = series_of(base, known->options.planner);
+      look_at_least(least_of(series));
     }
     Effort effort = quick(kLimit.squeezed_rounds);
     effort.seconds /= kLimit.squeezed_divisor;
@@ -553,7 +554,7 @@ class Planning {
   RuleCache& rules_;
   PlanReport& report_;
   std::deque<Version> versions_;  // the first: nothing computed again, no known parallelism
-  std::optional<Ladder> again_;   // of the loose plan
+  std::optional<Series> again_;   // of the loose plan
   std::vector<Version*> baselines_;
   bool looked_baselines_ = false, hiding_helps_ = false;
   std::optional<Plan> plan_;

@@ -20,8 +20,7 @@ const std::vector<Advice>& advices() {
        {"operators of com.microsoft are made after the export: give the file that "
         "torch.onnx.export wrote, not an optimised one",
         "of a domain of your own: register_op in shardrun/op.h adds one, with its gradient, and "
-        "the "
-        "command's --ops a library of them (docs/ops.md)",
+        "--ops a library of them (docs/ops.md)",
         "or write it in the module with operators that are imported (docs/operators.md)"}},
       {{"uantize", "QLinear", "Integer"},
        {"quantised models do not train here: export the float model, before convert() or "
@@ -52,11 +51,10 @@ const std::vector<Advice>& advices() {
         "a loss of detections compares all candidates, each with a weight of 0 or 1",
         "of a fixed number of candidates, torch.topk picks the best"}},
       {{"Loop", "Scan"},
-       {"only turns that are known at export are written out: count with range(n), n from .shape "
-        "or "
-        "a number",
-        "a count that depends on data: take the most turns, and x = torch.where(turn < n, step(x), "
-        "x)",
+       {"only turns that are known at export are written out: count with range(n), of a number "
+        "or of .shape",
+        "a count that depends on data: take the most turns, each x = torch.where(turn < n, "
+        "step(x), x)",
         "of a model that generates, export forward(); `shardrun sample` takes the turns"}},
       {{"String", "Regex", "TfIdf", "LabelEncoder"},
        {"text is made into numbers before the model: leave the tokenizer out of the export",

@@ -31,6 +31,7 @@ V bags_of_rows(Builder& b, const Bags& bags) {
   if (bags.end != kNone) begins = b.concat({begins, bags.end}, 0);
   const int64_t marks = b.shape(begins)[0];
   if (marks == 0) return b.fill(0, DType::i64, {rows});
+  // `ascending`: what data are held to that come to these indices (train/batches.h).
   const V begun =
       b.add("scatter_elements",
             {b.fill(0, DType::i64, {rows + 1}), b.cast(begins, DType::i64),

@@ -78,8 +78,8 @@ class StableForms {
   }
 
   /// PyTorch's gradient of a binary cross entropy is (p - t) / max(p (1 - p), 1e-12) for a target
-  /// t. It is the sum of those of t log(p) and (1 - t) log(1 - p) where each logarithm of v has (1
-  /// - v) / max(v (1 - v), 1e-12): 1 / v, but finite where v is 0.
+  /// t. It is the sum of what t log(p) and (1 - t) log(1 - p) have where a logarithm of v has this:
+  ///   (1 - v) / max(v (1 - v), 1e-12), which is 1 / v, but finite where v is 0
   bool of_cross_entropy(NodeId max) {
     const Node node = graph_.node(max);
     for (const size_t i : {0, 1}) {
@@ -103,8 +103,9 @@ class StableForms {
     return false;
   }
 
-  /// atan(y / x), of which atan2 is made, by PyTorch's gradient of that: (x dy - y dx) / (x^2 +
-  /// y^2), and nothing where both are 0. A zero's sign is none.
+  /// atan(y / x), of which atan2 is made, with PyTorch's gradient of that, and nothing where both
+  /// are 0; a zero's sign is none:
+  ///   (x dy - y dx) / (x^2 + y^2)
   bool of_quotient(NodeId atan) {
     const Node node = graph_.node(atan);
     const Node* quotient = made_by(graph_, node.inputs[0], "div");
