@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """What the recipes of this folder share: export as docs/huggingface.md says, train here and in PyTorch, compare.
 
     SHARDRUN_PEER_PYTHON=../venv/bin/python scripts/recipes/recipe.py [--keep FOLDER] [NAME ...]
