@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/printable.h"
+#include "graph/axes.h"
 
 namespace shardrun {
 namespace {
@@ -60,6 +61,8 @@ void find_unknown_size(std::vector<Mesh::Axis>& axes, std::string_view text, int
 }  // namespace
 
 Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
+  SR_REQUIRE(axes_.size() <= Axes::kMost, invalid_input, "mesh: has ", axes_.size(),
+             " axes; at most ", Axes::kMost, " are supported");
   std::set<std::string> names;
   int64_t ranks = 1;
   for (const Axis& axis : axes_) {

@@ -19,8 +19,8 @@ class Mesh {
   };
 
   Mesh() = default;  // no axes: one rank
-  explicit Mesh(
-      std::vector<Axis> axes);  // throws invalid_input: duplicate or empty names, sizes < 1
+  /// Throws invalid_input: duplicate or empty names, sizes < 1, more than Axes::kMost axes.
+  explicit Mesh(std::vector<Axis> axes);
   /// "data=2,model=4", or sizes alone, "2x4", whose axes are named a, b, c…. "model=4*2" makes the
   /// sub-axes model.0 of 4 and model.1 of 2. One size may be "?": with it there are `ranks` ranks.
   /// Throws invalid_input: what is no mesh, several unknown sizes, one that no size makes up for or

@@ -59,7 +59,7 @@ std::optional<Collective> route_of(const NodePlan& plan, const std::vector<Shape
   const int64_t extent = (rows.of.result ? out : in)[at(rows.of.index)][at(rows.of.dim)];
   Collective c;
   c.kind = Collective::Kind::row_route;
-  c.axes = axes_of(plan, rows.of);
+  c.axes = axes_of(plan, rows.of).list();
   std::sort(c.axes.begin(), c.axes.end());  // as exchange_axes
   c.group = mesh.group(rank, c.axes);
   c.payload = RowBounds{rows.most_named, rows.most_owned};

@@ -134,7 +134,7 @@ class NodePlanCheck {
 
 }  // namespace
 
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& at) {
+Axes axes_of(const NodePlan& plan, const NodeDim& at) {
   const Sharding& s = (at.result ? plan.out : plan.in)[static_cast<size_t>(at.index)];
   return s.dims[static_cast<size_t>(at.dim)];
 }

@@ -88,7 +88,7 @@ struct NodePlan {
   friend bool operator==(const NodePlan&, const NodePlan&) = default;
 };
 /// The axes that cut the dim, outermost first.
-const std::vector<int>& axes_of(const NodePlan& plan, const NodeDim& dim);
+Axes axes_of(const NodePlan& plan, const NodeDim& dim);
 
 /// What a rank reads of every operand and of every result that it makes. A result in
 /// blocks has the box of its local shape, beginning at 0 along the blocks' dim, and in `blocks` the

@@ -111,11 +111,11 @@ struct Reader {
     return out;
   }
   /// Adds the axis of the name that follows, or its sub-axes.
-  void axes_into(std::vector<int>& axes) {
+  void axes_into(Axes& axes) {
     const std::string name(word());
     const std::vector<int> known = mesh.named(name);
     if (known.empty()) wrong(str("axis '", name, "' is not in the mesh ", mesh.to_string()));
-    axes.insert(axes.end(), known.begin(), known.end());
+    axes.append(known);
   }
 };
 
@@ -127,7 +127,7 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
   r.expect("[");
   if (!r.eat("]")) {
     do {
-      std::vector<int> axes;
+      Axes axes;
       const size_t begin = r.at;
       r.word();  // a dim may bear a name: batch{data}
       if (r.eat("{")) {
@@ -141,7 +141,7 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
           while (r.eat("+"));
         }
       }
-      out.dims.push_back(std::move(axes));
+      out.dims.push_back(axes);
     } while (r.eat(","));
     r.expect("]");
   }
@@ -151,7 +151,7 @@ Sharding parse_sharding(std::string_view text, const Mesh& mesh) {
     if (named == std::end(kReduceOps)) r.wrong("wanted sum, max, min or prod after 'partial('");
     const ReduceOp op = *named;
     r.expect(":");
-    std::vector<int> axes;
+    Axes axes;
     do r.axes_into(axes);
     while (r.eat(","));
     r.expect(")");

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/axes.h"
 #include "graph/mesh.h"
 
 namespace shardrun {
@@ -23,10 +24,10 @@ struct Sharding {
     ReduceOp op = ReduceOp::sum;
     friend auto operator<=>(const Partial&, const Partial&) = default;
   };
-  std::vector<std::vector<int>> dims;
+  std::vector<Axes> dims;
   std::vector<Partial> partial;  // sorted by axis
 
-  static Sharding replicated(size_t rank) { return {std::vector<std::vector<int>>(rank), {}}; }
+  static Sharding replicated(size_t rank) { return {std::vector<Axes>(rank), {}}; }
   bool is_replicated() const;
   /// [-] nothing is cut (it may be partial).
   bool is_uncut() const;

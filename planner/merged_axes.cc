@@ -97,8 +97,7 @@ Sharding refined(const Sharding& sharding, const MergedMesh& merged) {
   Sharding out = Sharding::replicated(sharding.dims.size());
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
     for (int axis : sharding.dims[d]) {
-      const std::vector<int>& own = merged.axes[at(axis)];
-      out.dims[d].insert(out.dims[d].end(), own.begin(), own.end());
+      out.dims[d].append(merged.axes[at(axis)]);
     }
   }
   for (const Sharding::Partial& partial : sharding.partial) {

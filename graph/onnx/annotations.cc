@@ -123,7 +123,7 @@ Sharding sharding_on(const Mesh& mesh, const DeviceSharding& spec, const Shape& 
   for (size_t c = cut.size(); c-- > 0;) {
     std::vector<int64_t> index;
     for (int64_t of : shard) index.push_back(of / inside % cut[c].shards);
-    std::vector<int>& axes = out.dims[at(cut[c].dim)];
+    Axes& axes = out.dims[at(cut[c].dim)];
     axes = find_axes(mesh, index, cut[c].shards);
     SR_REQUIRE(!axes.empty() || cut[c].shards == 1, invalid_input, "its devices cut dim ",
                cut[c].dim, " as no axes of mesh ", mesh.to_string(), " do");
@@ -146,7 +146,7 @@ DeviceSharding device_sharding(const Sharding& sharding, const Mesh& mesh) {
   for (int64_t rank = 0; rank < mesh.size(); ++rank) {
     const std::vector<int64_t> where = mesh.coordinates(rank);
     int64_t shard = 0;
-    for (const std::vector<int>& axes : sharding.dims) {
+    for (const Axes& axes : sharding.dims) {
       for (int axis : axes) shard = shard * mesh.axis_size(axis) + where[at(axis)];
     }
     out.devices[at(shard)].push_back(rank);

@@ -100,7 +100,7 @@ double route_seconds(const NodePlan& plan, std::span<const TensorType> in,
              extent = static_cast<double>(of.shape[at(rows.of.dim)]);
   const double local = id * (3 * count + 3 * extent) / cluster.memory_bandwidth.value();
   if (rows.most_named == 0) return local;
-  const Wire wire = wire_of(axes_of(plan, rows.by), mesh, cluster);
+  const Wire wire = wire_of(axes_of(plan, rows.by).list(), mesh, cluster);
   const int64_t peers = wire.span.ranks - 1;
   const double counts = id * static_cast<double>(peers),
                most = id * static_cast<double>(std::max(rows.most_named, rows.most_owned));

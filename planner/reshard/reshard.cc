@@ -42,7 +42,8 @@ class CheapestReshard {
       extents.push_back(type.shape[d]);
       for (size_t i = 0; i < common; ++i)
         extents[d] = shard_range(extents[d], mesh.axis_size(a[i]), 0).size;
-      kept_.push_back({a.begin(), a.begin() + static_cast<int64_t>(common)});
+      kept_.emplace_back();
+      for (size_t i = 0; i < common; ++i) kept_.back().push_back(a[i]);
       for (size_t i = common; i < a.size(); ++i) moves[static_cast<size_t>(a[i])] = true;
       for (size_t i = common; i < b.size(); ++i) moves[static_cast<size_t>(b[i])] = true;
     }
@@ -127,9 +128,10 @@ class CheapestReshard {
     ReshardState state;
     for (size_t i = 0; i < axes_.size(); ++i) {
       for (size_t d = 0; d < kept_.size(); ++d) {
-        const std::vector<int>& cuts = sharding.dims[d];
-        const auto at = std::find(cuts.begin(), cuts.end(), axes_[i]) - cuts.begin();
-        if (at < std::ssize(cuts)) state.set_cut(i, d, static_cast<size_t>(at) - kept_[d].size());
+        const Axes& cuts = sharding.dims[d];
+        for (size_t at = 0; at < cuts.size(); ++at) {
+          if (cuts[at] == axes_[i]) state.set_cut(i, d, at - kept_[d].size());
+        }
       }
       for (const auto& p : sharding.partial) {
         if (p.axis == axes_[i]) state.set_partial(i, p.op);
@@ -191,7 +193,7 @@ class CheapestReshard {
     }
   }
 
-  std::vector<std::vector<int>> kept_;  // per dim: the cuts that stay
+  std::vector<Axes> kept_;  // per dim: the cuts that stay
   std::vector<Sharding::Partial> kept_partial_;
   std::vector<int> axes_;              // that move
   std::optional<ReshardCosts> costs_;  // none: too many axes or dims to search
@@ -236,12 +238,12 @@ std::vector<ReshardStep> through_replicated(const TensorType& type, const Shardi
   for (size_t d = 0; d < at.dims.size(); ++d) {
     Sharding after = at;
     after.dims[d].clear();
-    add(Kind::all_gather, at.dims[d], d, ReduceOp::sum, after);
+    add(Kind::all_gather, at.dims[d].list(), d, ReduceOp::sum, after);
   }
   for (size_t d = 0; d < at.dims.size(); ++d) {
     Sharding after = at;
     after.dims[d] = to.dims[d];
-    add(Kind::slice, to.dims[d], d, ReduceOp::sum, after);
+    add(Kind::slice, to.dims[d].list(), d, ReduceOp::sum, after);
   }
   for (ReduceOp op : kReduceOps) {
     Sharding after = at;

@@ -87,10 +87,7 @@ class ReshardGraph {
 size_t ReshardTimes::Hash::operator()(const Sharding& sharding) const {
   uint64_t h = sharding.dims.size();
   const auto mix = [&h](uint64_t x) { h = (h ^ x) * 0x9E3779B97F4A7C15ull ^ h >> 29; };
-  for (const std::vector<int>& axes : sharding.dims) {
-    mix(100);
-    for (int axis : axes) mix(static_cast<uint64_t>(axis) + 1);
-  }
+  for (const Axes& axes : sharding.dims) mix(axes.word());
   for (const Sharding::Partial& p : sharding.partial)
     mix(1000 + 8 * static_cast<uint64_t>(p.axis) + static_cast<uint64_t>(p.op));
   return h;

@@ -36,7 +36,7 @@ const TensorType& type_of(const NodeDim& dim, std::span<const TensorType> in,
 
 /// most_named and most_owned of `extent` rows over `axes`, by numbers that lie as `cut`.
 std::pair<int64_t, int64_t> count_rows(const Tensor& numbers, const Sharding& cut, int64_t extent,
-                                       const std::vector<int>& axes, const Mesh& mesh) {
+                                       const Axes& axes, const Mesh& mesh) {
   const Tensor all = numbers.dtype() == DType::i64 ? numbers : convert(numbers, DType::i64);
   const Sharding rows{{axes}, {}};
   int64_t most_named = 0;
@@ -49,7 +49,7 @@ std::pair<int64_t, int64_t> count_rows(const Tensor& numbers, const Sharding& cu
       if (row >= 0 && row < extent) marks[static_cast<size_t>(row)] = 1;
     }
     int64_t named = 0;
-    for (int64_t member : mesh.group(rank, axes)) {
+    for (int64_t member : mesh.group(rank, axes.list())) {
       if (member == rank) continue;
       const Range range = local_box({extent}, rows, mesh, mesh.coordinates(member))[0];
       const auto begin = marks.begin() + range.begin;
@@ -128,7 +128,7 @@ void NumberedRows::count(const Node& node, const Mesh& mesh, NodePlan& plan) {
   for (Rows& rows : plan.rows) {
     const ValueId value = node.inputs[at(rows.by.index)];
     const Sharding& cut = plan.in[at(rows.by.index)];
-    const std::vector<int>& axes = axes_of(plan, rows.of);
+    const Axes axes = axes_of(plan, rows.of);
     const int64_t extent = type_of(rows.of, in, out).shape[at(rows.of.dim)];
     const auto [it, fresh] = counts_.try_emplace({value, cut, extent, axes});
     if (fresh) it->second = count_rows(numbers(value), cut, extent, axes, mesh);

@@ -61,8 +61,7 @@ class NumberedRows {
   std::map<ValueId, bool> known_;
   std::map<ValueId, Tensor> values_;
   /// By numbers, their Sharding, and extent and axes of the rows: most_named and most_owned.
-  std::map<std::tuple<ValueId, Sharding, int64_t, std::vector<int>>, std::pair<int64_t, int64_t>>
-      counts_;
+  std::map<std::tuple<ValueId, Sharding, int64_t, Axes>, std::pair<int64_t, int64_t>> counts_;
 };
 
 }  // namespace shardrun

@@ -60,14 +60,14 @@ void place(NodePlan& plan, const std::vector<Placement>& in, const std::vector<P
 }
 
 bool cuts_agree(const NodePlan& plan, const SpmdRule::Option& option) {
-  const std::vector<int>* axes = nullptr;
+  std::optional<Axes> axes;
   for (const bool result : {false, true}) {
     const std::vector<Placement>& placements = result ? option.out : option.in;
     for (size_t i = 0; i < placements.size(); ++i) {
       if (placements[i].kind != Placement::Kind::shard) continue;
-      const std::vector<int>& own = axes_of(plan, {result, static_cast<int>(i), placements[i].dim});
-      if (axes != nullptr && own != *axes) return false;
-      axes = &own;
+      const Axes own = axes_of(plan, {result, static_cast<int>(i), placements[i].dim});
+      if (own != axes.value_or(own)) return false;
+      axes = own;
     }
   }
   return true;

@@ -20,8 +20,7 @@ bool says_something(const std::vector<Placements>& masks) {
 
 int side_along(const Sharding& sharding, int axis) {
   for (size_t d = 0; d < sharding.dims.size(); ++d) {
-    const std::vector<int>& axes = sharding.dims[d];
-    if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return static_cast<int>(d);
+    if (sharding.dims[d].contains(axis)) return static_cast<int>(d);
   }
   const bool partial = std::any_of(sharding.partial.begin(), sharding.partial.end(),
                                    [&](const Sharding::Partial& one) { return one.axis == axis; });

@@ -64,7 +64,7 @@ void relax_along(NodeDemand& demand, size_t axis) {
 bool is_gathered(const Sharding& a, const Sharding& b) {
   for (size_t d = 0; d < a.dims.size(); ++d) {
     for (int axis : a.dims[d]) {
-      if (std::find(b.dims[d].begin(), b.dims[d].end(), axis) == b.dims[d].end()) return false;
+      if (!b.dims[d].contains(axis)) return false;
     }
   }
   return a.dims != b.dims;
@@ -199,7 +199,7 @@ void Constraints::note_asked_nodes() {
     asked_nodes_[place.first] += str(place.second, to_string(pin.sharding, mesh_));
   for (const auto& [id, cut] : cuts_) {
     asked_nodes_[id] += "()";
-    for (const std::vector<int>& axes : cut.axes) {
+    for (const Axes& axes : cut.axes) {
       for (int axis : axes) asked_nodes_[id] += str(axis, '+');
       asked_nodes_[id] += ',';
     }

@@ -75,7 +75,7 @@ class Constraints {
   };
   /// Along which mesh axes a node is cut by each of its ways.
   struct Cut {
-    std::vector<std::vector<int>> axes;
+    std::vector<Axes> axes;
     std::string by;
     std::vector<int> way_of_axis = {};  // Propagation::kWhole: none. After split()
     NodeDemand demand = {};             // after split()
@@ -116,7 +116,7 @@ class Constraints {
   const Graph& graph_;
   const Mesh& mesh_;
   PlannerChoice planner_;
-  std::string by_tactics_;  // "--tactic batch@data"; "": there is none
+  std::string by_tactics_;            // "--tactic batch@data"; "": there is none
   std::optional<Schedule> schedule_;  // nullopt: all is left to the search
   std::vector<AxisCuts> axes_;        // its; empty without one
   std::optional<Demands> demands_;

@@ -108,7 +108,7 @@ class Items {
     std::string text = to_string(value.type) + (wanted_.count(id) > 0 ? "!" : "");
     const auto pin = pinned_.find(value.name);
     if (pin != pinned_.end()) {
-      for (const std::vector<int>& axes : pin->second.dims) {
+      for (const Axes& axes : pin->second.dims) {
         text += '|';
         for (int axis : axes) text += std::to_string(axis) + ",";
       }

@@ -17,10 +17,8 @@ namespace {
 bool lies_as(const Sharding& sharding, const Placement& placement, int axis) {
   const auto partial = std::find_if(sharding.partial.begin(), sharding.partial.end(),
                                     [&](const Sharding::Partial& p) { return p.axis == axis; });
-  const auto cut =
-      std::find_if(sharding.dims.begin(), sharding.dims.end(), [&](const std::vector<int>& axes) {
-        return std::find(axes.begin(), axes.end(), axis) != axes.end();
-      });
+  const auto cut = std::find_if(sharding.dims.begin(), sharding.dims.end(),
+                                [&](const Axes& axes) { return axes.contains(axis); });
   switch (placement.kind) {
     case Placement::Kind::replicate:
       return partial == sharding.partial.end() && cut == sharding.dims.end();

@@ -118,8 +118,8 @@ RequestFinder::Parts RequestFinder::take_apart(const std::string& text) const {
     }
   }
   // Over an axis of one rank nothing is cut.
-  for (std::vector<int>& axes : out.sharding.dims)
-    std::erase_if(axes, [&](int axis) { return mesh_.axis_size(axis) == 1; });
+  for (Axes& axes : out.sharding.dims)
+    erase_if(axes, [&](int axis) { return mesh_.axis_size(axis) == 1; });
   std::erase_if(out.sharding.partial,
                 [&](const Sharding::Partial& p) { return mesh_.axis_size(p.axis) == 1; });
   out.of_node = names.size() > kOfNode.size() && names.ends_with(kOfNode);

@@ -38,7 +38,7 @@ struct Request {
   };
   struct Cut {
     NodeId node = -1;
-    std::vector<std::vector<int>> axes;  // by way, trailing ways may be missing
+    std::vector<Axes> axes;  // by way, trailing ways may be missing
   };
   /// How copies for a value's readers are made.
   struct Copies {

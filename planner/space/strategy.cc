@@ -135,7 +135,7 @@ bool next_choice(std::vector<size_t>& chosen, const std::vector<size_t>& counts)
   return false;
 }
 
-bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh) {
+bool leaves_none_empty(int64_t size, const Axes& axes, const Mesh& mesh) {
   std::vector<int64_t> extents = {size};
   for (int axis : axes) {
     std::vector<int64_t> next;

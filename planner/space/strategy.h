@@ -23,7 +23,7 @@ struct Strategy {
 
 /// Does every rank get something of a dim that `axes` cut one after the other? 5 over axes of 2 and
 /// 2: 3, 2, then 2, 1, 1, 1.
-bool leaves_none_empty(int64_t size, const std::vector<int>& axes, const Mesh& mesh);
+bool leaves_none_empty(int64_t size, const Axes& axes, const Mesh& mesh);
 
 /// The node with an option of its rule along each mesh axis (null: replicated), in mesh order.
 /// nullopt if the options cannot stand together, or if a rank is left without a part of a dim

@@ -17,7 +17,7 @@ Partition::Partition(const Graph& graph, const Plan& plan, const Cluster& cluste
     most_bytes_.push_back(max_local_bytes(type, *form.sharding, plan.mesh));
     const Shape& shape = type.shape;
     for (size_t d = 0; d < shape.size(); ++d) {
-      const std::vector<int>& axes = form.sharding->dims[d];
+      const Axes& axes = form.sharding->dims[d];
       if (!axes.empty()) cuts_.emplace(shape[d], axes);
     }
   }

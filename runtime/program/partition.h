@@ -16,7 +16,7 @@ namespace shardrun {
 struct Skeleton;
 
 /// Extents of dims that are cut, with the axes that cut them, outermost first.
-using Cuts = std::set<std::pair<int64_t, std::vector<int>>>;
+using Cuts = std::set<std::pair<int64_t, Axes>>;
 
 /// A Graph cut as a Plan says. Local nodes with local shapes and localised attributes, and the
 /// collectives between shardings. A value resharded to one Sharding for several users is resharded

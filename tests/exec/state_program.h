@@ -36,7 +36,7 @@ inline Source numbered(const StateValue& value) {
 }
 
 /// How value `i` lies: by its dims, the axes that cut it.
-using Shardings = std::vector<std::vector<std::vector<int>>>;
+using Shardings = std::vector<std::vector<Axes>>;
 
 inline Program state_program(const std::vector<StateValue>& values, const Mesh& mesh,
                              const Shardings& shardings, int64_t rank) {
@@ -69,7 +69,7 @@ inline Shardings random_shardings(const std::vector<StateValue>& values, const M
                                   std::minstd_rand& random) {
   Shardings out;
   for (const StateValue& value : values) {
-    std::vector<std::vector<int>> dims(value.shape().size());
+    std::vector<Axes> dims(value.shape().size());
     for (int axis = 0; axis < mesh.axis_count(); ++axis) {
       const size_t dim = random() % (dims.size() + 1);
       if (dim < dims.size()) dims[dim].push_back(axis);

@@ -64,10 +64,9 @@ TEST(MergedAxes, MeshesThatAreAlikeAreGrouped) {
 TEST(MergedAxes, ShardsStay) {
   const Mesh mesh = Mesh::parse("a=2,b=3,c=2,d=2");
   const Shape shape = {24, 48, 24};
-  const std::vector<std::vector<std::vector<int>>> cuts = {
-      {{0}, {1}, {}}, {{}, {0, 1}, {}}, {{1}, {}, {0}}};
+  const std::vector<std::vector<Axes>> cuts = {{{0}, {1}, {}}, {{}, {0, 1}, {}}, {{1}, {}, {0}}};
   for (const MergedMesh& merged : merged_meshes(mesh, 2)) {
-    for (const std::vector<std::vector<int>>& dims : cuts) {
+    for (const std::vector<Axes>& dims : cuts) {
       Sharding coarse = Sharding::replicated(3);
       coarse.dims = dims;
       const Sharding fine = refined(coarse, merged);

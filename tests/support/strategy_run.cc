@@ -53,14 +53,14 @@ struct Joined {
 /// numbers name.
 class LocalRows {
  public:
-  LocalRows(const Tensor& numbers, int64_t extent, const std::vector<int>& axes, const Mesh& mesh,
+  LocalRows(const Tensor& numbers, int64_t extent, const Axes& axes, const Mesh& mesh,
             int64_t rank) {
     std::vector<bool> named(static_cast<size_t>(extent), false);
     for (int64_t row : numbers.to_ints()) {
       if (row >= 0 && row < extent) named[static_cast<size_t>(row)] = true;
     }
     std::vector<int64_t> others;
-    for (int64_t member : mesh.group(rank, axes)) {
+    for (int64_t member : mesh.group(rank, axes.list())) {
       const Range range = local_box({extent}, {{axes}, {}}, mesh, mesh.coordinates(member))[0];
       for (int64_t row = range.begin; row < range.end(); ++row) {
         if (member == rank) rows_.push_back(row);

@@ -108,7 +108,7 @@ ReplicaCheck::Axes ReplicaCheck::replicated(const Sharding& sharding) const {
   for (int axis = 0; axis < program_.mesh.axis_count(); ++axis) {
     if (program_.mesh.axis_size(axis) > 1) out |= Axes{1} << axis;
   }
-  for (const std::vector<int>& dim : sharding.dims) {
+  for (const shardrun::Axes& dim : sharding.dims) {
     for (const int axis : dim) out &= ~(Axes{1} << axis);
   }
   for (const Sharding::Partial& partial : sharding.partial) out &= ~(Axes{1} << partial.axis);

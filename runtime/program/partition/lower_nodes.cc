@@ -194,7 +194,7 @@ class Lowering {
   ValueCopies copies_;
   std::vector<HeldUpdate> updates_;
   /// By the numbers, the extent and axes of the rows, and the bounds.
-  std::map<std::tuple<BufferId, int64_t, std::vector<int>, int64_t, int64_t>, Route> routes_;
+  std::map<std::tuple<BufferId, int64_t, Axes, int64_t, int64_t>, Route> routes_;
   Phase phase_ = Phase::micro;
 };
 

@@ -38,7 +38,7 @@ class Classifier {
  private:
   /// 10 over axes of 4 and 2: shards of 3, 3, 3, 1, and of those 2, 1 or 1, 0. What a rank holds,
   /// and its peers along the inner axes, follow from the shard after each axis.
-  void add_cut(int64_t extent, const std::vector<int>& axes) {
+  void add_cut(int64_t extent, const Axes& axes) {
     int64_t parts = 1;
     for (int axis : axes) parts *= mesh_.axis_size(axis);
     if (extent % parts == 0) return;
@@ -84,7 +84,7 @@ class Classifier {
     std::set<int> axes;
     for (const auto* shardings : {&plan.in, &plan.out}) {
       for (const Sharding& s : *shardings) {
-        for (const std::vector<int>& cuts : s.dims) axes.insert(cuts.begin(), cuts.end());
+        for (const Axes& cuts : s.dims) axes.insert(cuts.begin(), cuts.end());
       }
     }
     // Places by their coordinates along these axes alone.

@@ -29,11 +29,11 @@ void each_sharding(const Mesh& mesh, size_t dims, int axis, Sharding& sharding, 
   if (axis == mesh.axis_count()) return f(sharding);
   each_sharding(mesh, dims, axis + 1, sharding, f);
   for (size_t d = 0; d < dims; ++d) {
-    std::vector<int>& axes = sharding.dims[d];
-    for (size_t place = 0; place <= axes.size(); ++place) {
-      axes.insert(axes.begin() + static_cast<std::ptrdiff_t>(place), axis);
+    const Axes before = sharding.dims[d];
+    for (size_t place = 0; place <= before.size(); ++place) {
+      sharding.dims[d].insert(place, axis);
       each_sharding(mesh, dims, axis + 1, sharding, f);
-      axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(place));
+      sharding.dims[d] = before;
     }
   }
 }

@@ -27,7 +27,7 @@ std::vector<Sharding> all_shardings(const Mesh& mesh, size_t rank,
       for (size_t d = 0; d < rank; ++d) {
         for (size_t at = 0; at <= s.dims[d].size(); ++at) {
           Sharding cut = s;
-          cut.dims[d].insert(cut.dims[d].begin() + static_cast<int64_t>(at), axis);
+          cut.dims[d].insert(at, axis);
           next.push_back(cut);
         }
       }
@@ -423,7 +423,7 @@ TEST(Reshard, ManyAxesStillArrive) {
   Sharding from = Sharding::replicated(2), to = from;
   for (int axis = 0; axis < 10; ++axis) {
     from.dims[0].push_back(axis);
-    to.dims[1].insert(to.dims[1].begin(), axis);
+    to.dims[1].insert(0, axis);
   }
   const auto steps = cheapest_reshard({DType::f32, {2048, 2048}}, from, to, mesh, Cluster{});
   ASSERT_FALSE(steps.empty());
