@@ -285,7 +285,7 @@ SearchSpace PlanSearch::enumerate() {
     const bool requested = constraints_.asks(node, folding_.classes[c].nodes[0]);
     if (options_.pool != nullptr && !requested) {
       space.strategies[c] = pooled(folding_.classes[c]);
-      continue;
+      if (constraints_.are_met(c, space.strategies[c])) continue;
     }
     const SpmdRule rule = rule_with_rows(c);
     const auto count = [&](NodePlan& plan) { return count_rows(folding_.classes[c], plan); };

@@ -79,7 +79,9 @@ class Planning {
   bool too_many_axes() const {
     int axes = 0;
     for (int axis = 0; axis < mesh_.axis_count(); ++axis) axes += mesh_.axis_size(axis) > 1;
-    return seeks_all() && options_.tactics.empty() && axes > kMostSearchedAxes;
+    const bool alike = options_.planner.baselines.size() == 1;  // on all axes
+    return (seeks_all() || kind_ == PlannerKind::plain_ilp || alike) && options_.tactics.empty() &&
+           axes > kMostSearchedAxes;
   }
 
   /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as

@@ -370,6 +370,10 @@ std::vector<Strategy> Constraints::strategies(
   return out;
 }
 
+bool Constraints::are_met(size_t item_class, const std::vector<Strategy>& strategies) const {
+  return !schedule_ || any_allowed(class_demand_[item_class], strategies);
+}
+
 /// Throws if no strategy does what is asked and the planner demands.
 void Constraints::check_asks(const std::vector<Ask>& asks, const Node& node,
                              const NodeDemand& demand,

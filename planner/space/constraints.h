@@ -60,6 +60,8 @@ class Constraints {
   std::vector<Strategy> strategies(
       size_t item_class, const Folding& folding,
       const std::function<std::vector<Strategy>(const MayTake&)>& list);
+  /// Does any of these do all that a schedule asks of the class?
+  bool are_met(size_t item_class, const std::vector<Strategy>& strategies) const;
   /// Then: removes the strategies of nodes that are not allowed. What a request asks is not
   /// relaxed: throws invalid_input naming the request, what stands against it (the planner, another
   /// request or the node itself), the node and the Shardings that it could have.

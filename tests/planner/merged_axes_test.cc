@@ -116,6 +116,40 @@ TEST(MergedAxes, WhatRunsAgainIsCut) {
   test::expect_trains_as_one(again, plan);
 }
 
+/// One on all axes is combined from merged meshes as well, and none of those is faster.
+TEST(MergedAxes, KnownParallelismsAreCombined) {
+  for (const auto& known : kBaselines) {
+    SCOPED_TRACE(known.name);
+    PlanOptions options;
+    options.planner = parse_planner(known.name);
+    PlanReport report;
+    const Plan plan = plan_of(step(), "2x2x2x2", options, &report);
+    EXPECT_FALSE(report.has_bound);
+    for (const MergedMesh& merged : merged_meshes(Mesh::parse("2x2x2x2"), 3)) {
+      EXPECT_LE(plan.seconds,
+                plan_of(step(), merged.mesh.to_string(), options).seconds * (1 + 1e-4))
+          << merged.mesh.to_string();
+    }
+    test::expect_trains_as_one(step(), plan);
+  }
+}
+
+/// What a schedule asks and a pool does not have is looked for among all strategies.
+TEST(MergedAxes, APoolDoesNotLoosenASchedule) {
+  const StrategyPool none;
+  PlanOptions options;
+  options.pool = &none;
+  options.planner = parse_planner("dp");
+  PlanReport report;
+  const Cluster cluster = host_cluster();
+  const Mesh mesh = Mesh::parse("data=2");
+  PlanSearch search(step(), mesh, cluster, options, rules());
+  search.open(report);
+  const Plan plan = search.loose().plan;
+  EXPECT_EQ(to_string(plan.values.at("tokens"), mesh), "[{data}, -]");
+  EXPECT_EQ(to_string(plan.nodes.at("h.0.Gelu").out[0], mesh), "[{data}, -, -]");
+}
+
 /// Only plans of the mesh itself are laid out and timed: values may be pinned there alone.
 TEST(MergedAxes, TimesAreOfTheMeshItself) {
   PlanOptions options;
