@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/at.h"
+#include "planner/schedule/schedule.h"
 
 namespace shardrun {
 namespace {
@@ -114,6 +115,38 @@ NodePlan refined(NodePlan plan, const MergedMesh& merged) {
   for (Sharding& sharding : plan.in) sharding = refined(sharding, merged);
   for (Sharding& sharding : plan.out) sharding = refined(sharding, merged);
   return plan;
+}
+
+std::vector<AskedOfAxis> asked_of_axes(const PlannerChoice& planner,
+                                       const std::vector<std::string>& tactics, const Mesh& mesh) {
+  std::vector<AskedOfAxis> out(at(mesh.axis_count()));
+  for (const Cut& cut : parse_tactics(tactics, mesh)) {
+    const size_t axis = cut.text.rfind('@'), digits = cut.text.find('/', axis);
+    out[at(cut.axis)].tactics.emplace_back(
+        cut.text.substr(0, axis), digits == std::string::npos ? "" : cut.text.substr(digits));
+  }
+  const std::vector<Baseline>& baselines = planner.baselines;
+  for (size_t axis = 0; axis < out.size() && !baselines.empty(); ++axis)
+    out[axis].baseline = baselines[std::min(axis, baselines.size() - 1)];
+  return out;
+}
+
+bool joins_alike(const MergedMesh& merged, const std::vector<AskedOfAxis>& asked) {
+  return std::ranges::all_of(merged.axes, [&](const std::vector<int>& run) {
+    return std::ranges::all_of(run, [&](int axis) { return asked[at(axis)] == asked[at(run[0])]; });
+  });
+}
+
+void ask_merged(const MergedMesh& merged, const std::vector<AskedOfAxis>& asked,
+                PlannerChoice& planner, std::vector<std::string>& tactics) {
+  planner.baselines.clear();
+  tactics.clear();
+  for (size_t a = 0; a < merged.axes.size(); ++a) {
+    const AskedOfAxis& own = asked[at(merged.axes[a][0])];
+    if (own.baseline) planner.baselines.push_back(*own.baseline);
+    for (const auto& [target, digits] : own.tactics)
+      tactics.push_back(target + '@' + merged.mesh.axes()[a].name + digits);
+  }
 }
 
 }  // namespace shardrun

@@ -2,11 +2,15 @@
 // the finer mesh, too. Where sizes divide they are the same there, rank by rank.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/mesh.h"
 #include "graph/node_plan.h"
 #include "planner/cost/cluster.h"
+#include "planner/planner_choice.h"
 
 namespace shardrun {
 
@@ -30,5 +34,20 @@ std::vector<std::vector<MergedMesh>> grouped(const std::vector<MergedMesh>& mesh
 /// What is said of the merged mesh, of the finer one: cut by an axis is cut by those it stands for.
 Sharding refined(const Sharding& sharding, const MergedMesh& merged);
 NodePlan refined(NodePlan plan, const MergedMesh& merged);
+
+/// What a planner's name and tactics ask of one mesh axis.
+struct AskedOfAxis {
+  std::optional<Baseline> baseline;
+  std::vector<std::pair<std::string, std::string>> tactics;  // in front of @, and behind the axis
+  friend bool operator==(const AskedOfAxis&, const AskedOfAxis&) = default;
+};
+/// Of each axis of the mesh. Throws invalid_input where a tactic cannot be read.
+std::vector<AskedOfAxis> asked_of_axes(const PlannerChoice& planner,
+                                       const std::vector<std::string>& tactics, const Mesh& mesh);
+/// Does the merged mesh join only axes of which the same is asked?
+bool joins_alike(const MergedMesh& merged, const std::vector<AskedOfAxis>& asked);
+/// Asks that of the merged mesh.
+void ask_merged(const MergedMesh& merged, const std::vector<AskedOfAxis>& asked,
+                PlannerChoice& planner, std::vector<std::string>& tactics);
 
 }  // namespace shardrun

@@ -79,41 +79,57 @@ class Planning {
   bool too_many_axes() const {
     int axes = 0;
     for (int axis = 0; axis < mesh_.axis_count(); ++axis) axes += mesh_.axis_size(axis) > 1;
-    const bool alike = options_.planner.baselines.size() == 1;  // on all axes
-    return (seeks_all() || kind_ == PlannerKind::plain_ilp || alike) && options_.tactics.empty() &&
-           axes > kMostSearchedAxes;
+    return axes > kMostSearchedAxes;
   }
 
   /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as
-  /// they are, and the search combines them.
+  /// they are, and the search combines them. Axes of which a schedule asks different things are not
+  /// joined.
   void fill_pool() {
-    for (const std::vector<MergedMesh>& group :
-         grouped(merged_meshes(mesh_, kMostSearchedAxes), cluster_)) {
-      PlanOptions coarse = options_;
-      coarse.tactics.clear();
-      coarse.requests.clear();
-      coarse.pinned.clear();
-      coarse.avoided.clear();
-      coarse.reshard_times = nullptr;
-      // Claims will do: arenas and times are those of programs on the mesh itself.
-      coarse.arena_use = nullptr;
-      coarse.retime = nullptr;
-      PlanSearch search(graph_, group[0].mesh, cluster_, coarse, rules_);
-      PlanReport its;
-      search.open(its);
-      search.loose();
-      if (!search.fastest()) search.within(options_.memory_limit, {options_.solve_seconds}, its);
-      add_time(its);
-      for (const std::optional<LaidOut>& found : {search.fastest(), search.smallest()}) {
-        if (!found) continue;
-        for (const MergedMesh& merged : group) {
-          for (const auto& [name, node] : found->plan.nodes)
-            pool_[name].push_back(refined(node, merged));
-        }
+    const std::vector<AskedOfAxis> asked = asked_of_axes(options_.planner, options_.tactics, mesh_);
+    const bool alike = std::ranges::adjacent_find(asked, std::not_equal_to<>()) == asked.end();
+    std::vector<std::vector<MergedMesh>> groups;
+    if (alike) groups = grouped(merged_meshes(mesh_, kMostSearchedAxes), cluster_);
+    if (!alike) {
+      for (MergedMesh& merged : merged_meshes(mesh_, kMostSearchedAxes)) {
+        if (joins_alike(merged, asked)) groups.push_back({std::move(merged)});
       }
     }
+    for (const std::vector<MergedMesh>& group : groups) add_to_pool(group, asked);
+    if (pool_.empty()) return;
     options_.pool = &pool_;
     report_.has_bound = false;
+  }
+  void add_to_pool(const std::vector<MergedMesh>& group, const std::vector<AskedOfAxis>& asked) {
+    PlanOptions coarse = options_;
+    ask_merged(group[0], asked, coarse.planner, coarse.tactics);
+    coarse.requests.clear();
+    coarse.pinned.clear();
+    coarse.avoided.clear();
+    coarse.reshard_times = nullptr;
+    // Claims will do: arenas and times are those of programs on the mesh itself.
+    coarse.arena_use = nullptr;
+    coarse.retime = nullptr;
+    PlanReport its;
+    std::optional<PlanSearch> search;
+    try {
+      search.emplace(graph_, group[0].mesh, cluster_, coarse, rules_);
+      search->open(its);
+    } catch (const Error& error) {
+      // What is wrong with a tactic is said of the mesh itself.
+      if (coarse.tactics.empty() || error.kind() != ErrorKind::invalid_input) throw;
+      return;
+    }
+    search->loose();
+    if (!search->fastest()) search->within(options_.memory_limit, {options_.solve_seconds}, its);
+    add_time(its);
+    for (const std::optional<LaidOut>& found : {search->fastest(), search->smallest()}) {
+      if (!found) continue;
+      for (const MergedMesh& merged : group) {
+        for (const auto& [name, node] : found->plan.nodes)
+          pool_[name].push_back(refined(node, merged));
+      }
+    }
   }
 
   Effort thorough() const { return {options_.solve_seconds}; }

@@ -288,7 +288,9 @@ NodeDemand Demands::node(NodeId id) const {
   demand.out.assign(node.outputs.size(), std::vector<Placements>(axes_.size(), kAnyPlacement));
   for (size_t a = 0; a < axes_.size(); ++a) {
     if (axes_[a].trivial) continue;
-    const Placements unsaid = axes_[a].cuts.free ? kAnyPlacement : kUncut;
+    const Placements unsaid = axes_[a].cuts.free        ? kAnyPlacement
+                              : axes_[a].cuts_nothing() ? kReplicated
+                                                        : kUncut;
     Placed placed{std::vector<Placements>(node.inputs.size(), unsaid),
                   std::vector<Placements>(node.outputs.size(), unsaid)};
     for (Voice voice : axes_[a].voices) {
@@ -418,6 +420,7 @@ std::vector<Placements> Demands::redistributed(ValueId id) const {
     const bool gradient = roles_.gradients[at(id)];
     out.push_back(gradient && axis.cuts.gradients ? ~kReplicated
                   : gradient && axis.cuts.state   ? kUncut
+                  : axis.cuts_nothing()           ? kReplicated
                                                   : kAnyPlacement);
   }
   return out;

@@ -75,6 +75,8 @@ class Demands {
     bool cuts_batch = false;  // are there rows left to cut?
     std::vector<Voice> voices;
     std::optional<Propagation> propagation;
+    /// Then there are no parts of a sum, either.
+    bool cuts_nothing() const { return voices.empty() && !cuts.free; }
   };
   struct Placed {
     std::vector<Placements> in, out;

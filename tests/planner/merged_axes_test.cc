@@ -6,6 +6,7 @@
 #include "graph/passes/recompute.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/plan_search.h"
+#include "planner/schedule/schedule.h"
 #include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
@@ -130,6 +131,52 @@ TEST(MergedAxes, KnownParallelismsAreCombined) {
                 plan_of(step(), merged.mesh.to_string(), options).seconds * (1 + 1e-4))
           << merged.mesh.to_string();
     }
+    test::expect_trains_as_one(step(), plan);
+  }
+}
+
+/// Axes are joined where the same is asked of them, and then it is asked of what they make.
+TEST(MergedAxes, TacticsAreAskedOfMergedAxes) {
+  const Mesh mesh = Mesh::parse("data=2,model=2*2,c=2");
+  const std::vector<AskedOfAxis> asked =
+      asked_of_axes({}, {"batch@data", "#3@model/10", "inner@model", "batch@c"}, mesh);
+  std::vector<std::string> joined;
+  for (const MergedMesh& merged : merged_meshes(mesh, 3)) {
+    if (!joins_alike(merged, asked)) continue;
+    PlannerChoice planner;
+    std::vector<std::string> tactics;
+    ask_merged(merged, asked, planner, tactics);
+    EXPECT_TRUE(planner.baselines.empty());
+    joined.push_back(merged.mesh.to_string());
+    EXPECT_EQ(tactics, (std::vector<std::string>{"batch@data", "#3@model.0*model.1/10",
+                                                 "inner@model.0*model.1", "batch@c"}));
+    EXPECT_EQ(parse_tactics(tactics, merged.mesh).size(), tactics.size());
+  }
+  EXPECT_EQ(joined, std::vector<std::string>{"data=2,model.0*model.1=4,c=2"});
+  const Mesh four = Mesh::parse("2x2x2x2");
+  const PlannerChoice mixed = parse_planner("dp+dp+megatron+fsdp");
+  const std::vector<AskedOfAxis> of_mixed = asked_of_axes(mixed, {}, four);
+  for (const MergedMesh& merged : merged_meshes(four, 3)) {
+    PlannerChoice planner;
+    std::vector<std::string> tactics;
+    ask_merged(merged, of_mixed, planner, tactics);
+    if (joins_alike(merged, of_mixed)) {
+      EXPECT_EQ(planner.baselines, parse_planner("dp+megatron+fsdp").baselines);
+    }
+  }
+}
+
+/// So are tactics that leave three axes or fewer to cut.
+TEST(MergedAxes, TacticsOfManyAxesArePlanned) {
+  for (const std::vector<std::string>& tactics : {std::vector<std::string>{"auto@a"},
+                                                  {"auto@a", "auto@b", "auto@c", "auto@d"},
+                                                  {"batch@a", "inner@b", "inner@c"}}) {
+    SCOPED_TRACE(tactics.back());
+    PlanOptions options;
+    options.tactics = tactics;
+    PlanReport report;
+    const Plan plan = plan_of(step(), "a=2,b=2,c=2,d=2", options, &report);
+    EXPECT_FALSE(report.has_bound);
     test::expect_trains_as_one(step(), plan);
   }
 }

@@ -1,6 +1,8 @@
 // Tactics: what each adds to a plan, and that such plans train as one rank does.
 #include <gtest/gtest.h>
 
+#include "planner/schedule/colours.h"
+#include "planner/schedule/demands.h"
 #include "planner/schedule/schedule.h"
 #include "tests/planner/schedule/planned_step.h"
 
@@ -137,6 +139,27 @@ TEST(Tactics, AutoLeavesAnAxisToTheSearch) {
 }
 
 /// The name of divided axes means all of them, in order.
+/// No part of a sum lies along an axis that nothing names: nothing is cut there that could be added
+/// up. Along the others one may.
+TEST(Tactics, AnAxisThatNothingNamesHoldsNoSums) {
+  const Graph& graph = gpt(1);
+  const Mesh mesh = Mesh::parse("a=2,b=2,c=2");
+  const Demands demands(graph, mesh, parse_tactics({"batch@a", "auto@c"}, mesh),
+                        rules_of(graph, rules()));
+  bool sums = false;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const NodeDemand demand = demands.node(static_cast<NodeId>(n));
+    for (const auto* values : {&demand.in, &demand.out}) {
+      for (const std::vector<Placements>& masks : *values) {
+        sums = sums || (masks[0] & kSummands) != 0;
+        EXPECT_EQ(masks[1], kReplicated) << graph.nodes()[n].name;
+        EXPECT_EQ(masks[2], kAnyPlacement) << graph.nodes()[n].name;
+      }
+    }
+  }
+  EXPECT_TRUE(sums);
+}
+
 TEST(Tactics, SubAxes) {
   const Graph& graph = gpt(2);
   const Plan both = plan_of(graph, "r=2*2", {"batch@r"});
