@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -41,7 +42,8 @@ void part_resume_from_model(std::vector<std::string>& words) {
 /// "--on-nan skip 3": one value.
 void join_skip(std::vector<std::string>& words) {
   for (size_t i = 0; i + 2 < words.size(); ++i) {
-    if (words[i] != "--on-nan" || words[i + 1] != "skip") continue;
+    const bool counts = words[i + 2].find_first_not_of("-.0123456789") == std::string::npos;
+    if (words[i] != "--on-nan" || words[i + 1] != "skip" || !counts) continue;
     words[i + 1] += " " + words[i + 2];
     words.erase(words.begin() + static_cast<std::ptrdiff_t>(i) + 2);
   }
@@ -236,11 +238,15 @@ void open_streams() {
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
 }
 
+/// mimalloc ends a process whose `new` finds no memory and no handler.
+void out_of_memory() { throw std::bad_alloc(); }
+
 }  // namespace
 }  // namespace shardrun::cli
 
 int main(int argc, char** argv) {
   shardrun::cli::open_streams();
+  std::set_new_handler(shardrun::cli::out_of_memory);
   std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: a write that fails says so instead
   std::signal(SIGPIPE, SIG_IGN);  // who reads what is printed may go, and training goes on
   return shardrun::cli::all_printed(shardrun::cli::run(argc, argv));

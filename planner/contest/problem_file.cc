@@ -2,6 +2,7 @@
 // straight into the Problem: a general JSON tree would take several times the memory and seconds.
 #include "planner/contest/problem_file.h"
 
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -509,9 +510,11 @@ Problem parse_problem(const std::string& text, const std::string& name) {
 std::optional<Problem> read_problem(const std::string& path, const std::function<bool()>& late,
                                     std::string* rounded) {
   constexpr size_t kMostBytes = size_t{4} << 30;  // the contest's largest has 1 % of it
-  require_regular_file(path, "a problem");
+  const InputFile given(path, "a problem");
+  const InputFile::Use use(given);
   // zlib reads a file that is not gzipped as it is.
-  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzdopen(::dup(use.descriptor()), "rb"),
+                                                        gzclose);
   SR_REQUIRE(file, invalid_input, path, ": cannot open the file");
   gzbuffer(file.get(), 1 << 20);
   std::string text;

@@ -1,10 +1,13 @@
 // OutputFile: what was there stays until all of the new is, and what cannot be written says why.
 #include "base/files/output_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -66,6 +69,25 @@ TEST_F(OutputFiles, LeaveTheOldWhereTheyAreNotFinished) {
   { OutputFile(at("fresh")).stream() << "half"; }
   EXPECT_EQ(text_of("f"), "old");
   EXPECT_EQ(files(), 1);
+}
+
+/// A writer that was killed leaves its temporary file to the next one. Those of other names, those
+/// that are written and those that are fresh stay.
+TEST_F(OutputFiles, RemoveWhatWasLeft) {
+  const auto left = [&](const std::string& name, int minutes) {
+    std::ofstream(at(name)) << "half";
+    fs::last_write_time(at(name), fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
+    return at(name);
+  };
+  const std::string old = left("f.123.new", 5), fresh = left("f.124.new", 0),
+                    written = left("f.125.new", 5), other = left("g.126.new", 5),
+                    named = left("f.x1.new", 5);
+  const int writer = ::open(written.c_str(), O_RDONLY);
+  ASSERT_EQ(::flock(writer, LOCK_EX | LOCK_NB), 0);
+  { OutputFile file(at("f")); }
+  EXPECT_FALSE(fs::exists(old));
+  for (const std::string& stays : {fresh, written, other, named}) EXPECT_TRUE(fs::exists(stays));
+  ::close(writer);
 }
 
 TEST_F(OutputFiles, CheckingChangesNothing) {

@@ -109,6 +109,14 @@ TrainedRun read_trained_run(const std::string& path) {
   });
 }
 
+std::string newest_checkpoint(const std::string& folder, bool whole) {
+  return at_boundary([&] {
+    if (whole) return newest_whole_before(folder, std::numeric_limits<int64_t>::max());
+    const std::vector<FoundCheckpoint> all = checkpoints_in(folder);
+    return all.empty() ? "" : all.back().path;
+  });
+}
+
 Resumed open_resumed(const std::string& path) {
   Checkpoint checkpoint = Checkpoint::open(path);
   RunState state = read_run_state(checkpoint.manifest().run, str(path, "/", Manifest::kFile));

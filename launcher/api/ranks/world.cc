@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <optional>
 #include <vector>
 
@@ -57,6 +58,9 @@ Failure to_failure(const std::exception_ptr& error) {
     return e;
   } catch (const std::bad_alloc&) {
     return Failure(Failure::Kind::run, "the machine is out of memory");
+  } catch (const std::filesystem::filesystem_error& e) {  // a path that a call names, as a rule
+    return Failure(Failure::Kind::call, e.path1().string() + ": cannot be looked at: " +
+                                            e.code().message());
   } catch (const std::exception& e) {
     return Failure(kind_of(e), with_advice(e.what()));
   }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -21,12 +22,18 @@
 #include "option_fields.h"
 #include "process/child.h"
 #include "process/hosts.h"
+#include "process/signals.h"
 #include "report.h"
+#include "shardrun/inference.h"
 
 namespace shardrun::cli {
 namespace {
 
-constexpr int kStopped[] = {128 + SIGINT, 128 + SIGTERM};
+constexpr int kStopped[] = {128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
+
+/// One signal may come twice: timeout(1) sends it to its child, and to the group of that.
+constexpr std::chrono::milliseconds kSameSignal{100};
+using Clock = std::chrono::steady_clock;
 
 /// The call's words without some flags and their values.
 std::vector<std::string> words_without(const Arguments& args, const std::set<std::string>& flags) {
@@ -45,15 +52,6 @@ std::vector<std::string> words_without(const Arguments& args, const std::set<std
   return out;
 }
 
-bool has_checkpoint(const std::string& folder) {
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
-       it.increment(error)) {
-    if (it->path().filename().string().starts_with("step-")) return true;
-  }
-  return false;
-}
-
 using Words = std::vector<std::string>;
 
 /// How the ranks are started: on which hosts, and what is different for their being fewer.
@@ -63,6 +61,7 @@ struct Start {
   std::set<std::string> left_out{};  // flags of the call
   std::string said{};                // " on 2 ranks, for node7 does not answer"
   std::string plan{};                // a file that an earlier start has left; "": none
+  std::string resume{};              // a checkpoint of the run; "": what the call says
 };
 
 /// The plans that a job's starts leave in the folder of its checkpoints. Those of earlier jobs are
@@ -121,18 +120,17 @@ std::set<std::string> planned_flags() {
   return out;
 }
 
-std::vector<std::string> words_of_child(const Arguments& args, const Start& start, bool again) {
+std::vector<std::string> words_of_child(const Arguments& args, const Start& start) {
   std::set<std::string> own = {"--restarts", "--mpirun"};
   own.insert(start.left_out.begin(), start.left_out.end());
   if (!start.plan.empty()) own.merge(planned_flags());
-  const bool resumes = again && has_checkpoint(args.train.checkpoint);
-  if (resumes) own.insert("--resume");
+  if (!start.resume.empty()) own.insert("--resume");
   std::vector<std::string> out = start.launcher;
   out.push_back(own_program());
   const std::vector<std::string> words = words_without(args, own);
   out.insert(out.end(), words.begin(), words.end());
   if (!start.plan.empty()) out.insert(out.end(), {"--plan", start.plan});
-  if (resumes) out.emplace_back("--resume");
+  if (!start.resume.empty()) out.insert(out.end(), {"--resume", start.resume});
   return out;
 }
 
@@ -185,7 +183,8 @@ class Waited {
  public:
   Waited() {
     sigemptyset(&set_);
-    for (const int signal : {SIGTERM, SIGINT, SIGCHLD}) sigaddset(&set_, signal);
+    for (const int signal : ending_signals()) sigaddset(&set_, signal);
+    sigaddset(&set_, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set_, &before_);
   }
   ~Waited() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
@@ -213,7 +212,7 @@ class Waited {
 
 struct Ended {
   int status = 0;
-  bool stopped = false;  // this process was asked to end
+  int signal = 0;  // by which this process was asked to end; 0: it was not
 };
 
 Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
@@ -224,6 +223,8 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
   const pid_t self = getpid(), child = ::fork();
   if (child < 0)
     throw Failure(Failure::Kind::run, std::string("--restarts: fork: ") + std::strerror(errno));
+  // What is sent to this process's group comes to the child once, from here.
+  ::setpgid(child, child);
   if (child == 0) {
     sigprocmask(SIG_SETMASK, &signals.before(), nullptr);
     std::signal(SIGPIPE, SIG_DFL);
@@ -233,12 +234,15 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
     _exit(127);
   }
   Ended out;
+  Clock::time_point passed_on;  // the last one
   for (int status = 0;;) {
     const siginfo_t info = signals.next();
     if (info.si_signo != SIGCHLD) {
-      out.stopped = true;
-      // What a terminal sends goes to the child as well.
-      if (info.si_code != SI_KERNEL) ::kill(child, info.si_signo);
+      const auto now = Clock::now();
+      if (out.signal != info.si_signo || now > passed_on + kSameSignal)
+        ::kill(child, info.si_signo);
+      out.signal = info.si_signo;
+      passed_on = now;
     } else if (::waitpid(child, &status, WNOHANG) == child) {
       out.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       return out;
@@ -248,9 +252,14 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
 
 void tell_of_restart(const Arguments& args, const Start& start, int status, int64_t again) {
   const std::string& folder = args.train.checkpoint;
-  const std::string from = has_checkpoint(folder)
-                               ? "from the newest checkpoint of " + folder
-                               : "from its beginning, for there is no checkpoint yet";
+  const bool goes_on = !args.resume.empty() && !args.resume[0].empty();
+  const std::string from =
+      start.resume.empty()
+          ? (goes_on ? "from --resume " + args.resume[0] : "from its beginning") +
+                ", for there is no checkpoint yet"
+      : start.resume == newest_checkpoint(folder)
+          ? "from the newest checkpoint of " + folder
+          : "from " + start.resume + ", for what is newer is damaged";
   const std::string plan = start.plan.empty() ? "" : ", by the plan " + start.plan;
   std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld%s, %s%s\n",
                status, static_cast<long long>(again), static_cast<long long>(*args.restarts),
@@ -281,17 +290,23 @@ int run_with_restarts(const Arguments& args) {
   std::optional<Start> start = Start{.launcher = hosts.words(), .ranks = hosts.ranks()};
   for (int64_t again = 0;; ++again) {
     plans.before_start();
-    const Ended ended = run_once(words_of_child(args, *start, again > 0), signals);
+    const Ended ended = run_once(words_of_child(args, *start), signals);
+    if (ended.signal != 0) return ended.status == 0 ? 0 : 128 + ended.signal;
+    const bool refused = ended.status == 2;
+    std::string whole;  // where the checkpoint was refused: the newest that will not be
+    if (refused && !start->resume.empty()) whole = newest_checkpoint(args.train.checkpoint, true);
+    const bool damaged = !whole.empty() && whole != start->resume;
     // A machine that has less memory than it had refuses the plan, not the call.
-    const bool plan_refused = ended.status == 2 && !start->plan.empty();
-    const bool final = ended.status == 0 || (ended.status == 2 && !plan_refused) ||
-                       ended.status == kStopped[0] || ended.status == kStopped[1];
-    if (final || ended.stopped || again == *args.restarts) return ended.status;
+    const bool plan_refused = refused && !damaged && !start->plan.empty();
+    const bool final = ended.status == 0 || (refused && !damaged && !plan_refused) ||
+                       std::ranges::find(kStopped, ended.status) != std::end(kStopped);
+    if (final || again == *args.restarts) return ended.status;
     plans.after(*start);
     if (plan_refused) plans.drop(start->plan);
     start = start_on_those_left(args, hosts, folder.path());
     if (const int signal = signals.asked_to_end(); signal != 0) return 128 + signal;
     if (!start) return ended.status;
+    start->resume = damaged ? whole : newest_checkpoint(args.train.checkpoint);
     if (!is_given(args, "--plan") || start->left_out.count("--plan"))
       start->plan = plans.of(*start);
     tell_of_restart(args, *start, ended.status, again + 1);

@@ -65,14 +65,20 @@ int signal_named(const std::string& name) {
                                          "; TERM and INT end a run, with a checkpoint");
 }
 
+std::vector<int> ending_signals() {
+  std::vector<int> out;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    struct sigaction action {};
+    const bool ignored = ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+    if (!ignored) out.push_back(signal);
+  }
+  return out;
+}
+
 void stop_on_signals(int checkpoint) {
   sigset_t waited;
   sigemptyset(&waited);
-  for (const int signal : {SIGTERM, SIGINT}) {
-    struct sigaction action {};
-    const bool ignored = ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
-    if (!ignored) sigaddset(&waited, signal);
-  }
+  for (const int signal : ending_signals()) sigaddset(&waited, signal);
   if (checkpoint != 0) sigaddset(&waited, checkpoint);
   pthread_sigmask(SIG_BLOCK, &waited, nullptr);
   std::thread([waited, checkpoint] {

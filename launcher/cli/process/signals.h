@@ -1,22 +1,27 @@
-// Handling of SIGTERM and SIGINT by `shardrun train`.
+// Handling of the signals that end `shardrun train`.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace shardrun::cli {
 
+/// SIGTERM, SIGINT and SIGHUP (a terminal that is gone), but for those that the caller had ignored,
+/// as nohup does: these stay ignored.
+std::vector<int> ending_signals();
+
 /// From now on the first of them ends training behind the step that runs (request_stop). Before the
 /// first step, and at the second signal, the process ends at once, with status 128 + signal; once
-/// the last step has ended, a signal that comes within a second changes nothing. A signal that the
-/// caller had ignored stays ignored.
+/// the last step has ended, a signal that comes within a second changes nothing.
 ///
 /// To be called before there are threads. A thread of its own takes the signals, and all others
 /// block them: oneDNN's generated code keeps values below the stack pointer, where a handler on the
 /// same stack would write (2.6.3; a handler that did nothing corrupted the heap within 200 calls).
 ///
-/// `checkpoint`: a signal that asks for a checkpoint (request_checkpoint); 0: none does.
+/// `checkpoint`: a signal that asks for a checkpoint (request_checkpoint), and ends nothing; 0: none
+/// does.
 void stop_on_signals(int checkpoint = 0);
 
 /// Open MPI's mpirun, asked to end, kills its ranks a second after it has passed the signal on, or

@@ -2,19 +2,53 @@
 #include "base/files/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
 
 namespace shardrun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kTemporary = ".new";
+
+/// Writers that were killed leave their temporary files. Whoever still writes one holds its lock,
+/// or has only just made it.
+void remove_left(const fs::path& target) {
+  const std::string begin = target.filename().string() + ".";
+  const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with(begin) || !name.ends_with(kTemporary) ||
+        name.size() <= begin.size() + kTemporary.size())
+      continue;
+    const auto process = std::string_view(name).substr(
+        begin.size(), name.size() - begin.size() - kTemporary.size());
+    std::error_code gone;
+    const auto age = fs::file_time_type::clock::now() - at->last_write_time(gone);
+    if (process.find_first_not_of("0123456789") != std::string_view::npos || gone ||
+        age < std::chrono::minutes(1))
+      continue;
+    const int file = ::open(at->path().c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0) continue;
+    if (::flock(file, LOCK_EX | LOCK_NB) == 0) fs::remove(at->path(), gone);
+    ::close(file);
+  }
+}
+
+}  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), target_(path_) {
-  namespace fs = std::filesystem;
   std::error_code error;
   const fs::file_status status = fs::status(path_, error);
   const bool regular = fs::is_regular_file(status);
@@ -30,9 +64,13 @@ OutputFile::OutputFile(std::string path) : path_(std::move(path)), target_(path_
     for (int i = 0; i < kMostLinks && fs::is_symlink(fs::symlink_status(target_, error)); ++i)
       target_ = (fs::path(target_).parent_path() / fs::read_symlink(target_, error)).string();
   }
-  temporary_ = str(target_, ".", ::getpid(), ".new");
+  remove_left(target_);
+  temporary_ = str(target_, ".", ::getpid(), kTemporary);
   file_ = Descriptor(temporary_, O_CREAT | O_TRUNC);
-  if (file_.is_open()) return;
+  if (file_.is_open()) {
+    (void)::flock(file_.fd(), LOCK_EX | LOCK_NB);
+    return;
+  }
   temporary_.clear();
   SR_REQUIRE(regular, invalid_input, path_, ": cannot be written: ", file_.error());
 }
@@ -55,7 +93,6 @@ void OutputFile::finish() {
   const bool written = stream_.good();
   SR_REQUIRE(file_.close() && written, device, path_, ": cannot be written: ", file_.error());
   if (temporary_.empty()) return;
-  namespace fs = std::filesystem;
   std::error_code error;
   if (const fs::file_status old = fs::status(target_, error); fs::exists(old))
     fs::permissions(temporary_, old.permissions(), error);

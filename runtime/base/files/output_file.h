@@ -11,7 +11,7 @@ namespace shardrun {
 /// What is written goes to a temporary file, which takes its place in finish(): a full disk, or an
 /// end before that, leaves what was there. What is no regular file (/dev/stdout, a pipe), and a
 /// file in a folder that takes no other, is written as it stands. A pipe has to have a reader when
-/// it is written.
+/// it is written. Temporary files of writers that were killed are removed by the next of that name.
 class OutputFile {
  public:
   /// Throws Error(invalid_input) with the path and the reason if it cannot be written. Changes

@@ -18,11 +18,11 @@ class Restarts : public testing::Test {
         "-o gpt.onnx");
     EXPECT_EQ(made.status, 0) << describe(made);
   }
-  std::string call(const std::string& more) const {
+  std::string call(const std::string& more, int every = 10) const {
     return SHARDRUN_COMMAND
            " train gpt.onnx --data text:text.txt --validation 0 --batch 4 --schedule cosine "
-           "--checkpoint-every 10 --keep 2 --mesh 2 " +
-           more;
+           "--keep 2 --mesh 2 --checkpoint-every " +
+           std::to_string(every) + " " + more;
   }
   const std::string mpirun_ =
       "--mpirun '" SHARDRUN_MPIEXEC " --oversubscribe --bind-to none -np 2' ";
@@ -166,6 +166,74 @@ TEST_F(Restarts, AskedToStopItStops) {
   EXPECT_EQ(run.status, 143) << describe(run);
   EXPECT_NE(run.err.find("stopped by SIGTERM"), std::string::npos) << describe(run);
   EXPECT_EQ(run.err.find("restart "), std::string::npos) << describe(run);
+}
+
+/// timeout, a terminal and Slurm signal whole groups of processes, and a launcher that gets a
+/// signal twice kills its ranks. The status is the signal's, whatever the launcher's is.
+TEST_F(Restarts, ASignalToTheGroupComesOnce) {
+  for (const auto& [start, signal, status] :
+       std::vector<std::tuple<std::string, std::string, int>>{{"--ranks 2 ", "TERM", 143},
+                                                              {"--ranks 2 ", "HUP", 129},
+                                                              {mpirun_, "TERM", 143},
+                                                              {mpirun_, "INT", 130}}) {
+    SCOPED_TRACE(start + signal);
+    const Outcome run = at_.sh(
+        "rm -rf c m.jsonl; touch m.jsonl; export OMPI_MCA_odls_base_sigkill_timeout=20\n"
+        "setsid env --default-signal=INT " +
+        call("--checkpoint c --restarts 3 --metrics m.jsonl --steps 1000000 " + start, 1000000) +
+        " & pid=$!\nuntil [ -s m.jsonl ] || ! kill -0 $pid; do sleep 0.02; done\n"
+        "kill -s " +
+        signal + " -- -$pid\nwait $pid\ns=$?\nls c; exit $s\n");
+    EXPECT_EQ(run.status, status) << describe(run);
+    EXPECT_NE(run.err.find("stopped by SIG"), std::string::npos) << describe(run);
+    EXPECT_NE(run.out.find("\nstep-"), std::string::npos) << describe(run);
+  }
+  const Outcome timed =
+      at_.sh("rm -rf c; timeout 5 " +
+             call("--checkpoint c --restarts 3 --ranks 2 --steps 1000000", 1000000) +
+             "; s=$?; ls c; [ $s -eq 124 ]");
+  EXPECT_EQ(timed.status, 0) << describe(timed);
+  EXPECT_NE(timed.err.find("stopped by SIGTERM"), std::string::npos) << describe(timed);
+  EXPECT_NE(timed.out.find("\nstep-"), std::string::npos) << describe(timed);
+}
+
+/// What is not whole yet is no checkpoint: the run goes on from where the call said.
+TEST_F(Restarts, WithoutACheckpointTheyGoOnFromWhereTheCallSays) {
+  const Outcome first = at_.sh(call("--checkpoint a --ranks 2 --steps 20"));
+  ASSERT_EQ(first.status, 0) << describe(first);
+  at_.sh("mkdir -p c/step-00000030.partial");
+  const Outcome run = at_.sh(
+      "touch m.jsonl\n" +
+      call("--resume a --checkpoint c --restarts 1 --ranks 2 --metrics m.jsonl --steps 2000000",
+           1900000) +
+      " & pid=$!\nuntil [ -s m.jsonl ] || ! kill -0 $pid; do sleep 0.02; done\n"
+      "m=$(cat /proc/$pid/task/$pid/children); mkdir -p c/step-00000031.partial; kill -KILL $m\n"
+      "for i in $(seq 600); do sleep 0.05; grep -q 'goes on at step' .out && break; done; sleep 1\n"
+      "kill -TERM $pid; wait $pid\n");
+  EXPECT_NE(run.err.find("from --resume a, for there is no checkpoint yet"), std::string::npos)
+      << describe(run);
+  EXPECT_NE((run.out + run.err).find("goes on at step 21"), std::string::npos) << describe(run);
+  EXPECT_EQ((run.out + run.err).find("begins at step 1"), std::string::npos) << describe(run);
+}
+
+/// A damaged checkpoint is refused, and the next start goes on from the newest whole one.
+TEST_F(Restarts, GoOnFromTheNewestWholeCheckpoint) {
+  const Outcome run = at_.sh(
+      "touch m.jsonl\n" +
+      call("--checkpoint c --restarts 3 --ranks 2 --metrics m.jsonl --steps 1000000", 500) +
+      " & pid=$!\nuntil [ $(ls -d c/step-*[0-9] 2>/dev/null | wc -l) -ge 2 ] || ! kill -0 $pid; do "
+      "sleep 0.01; "
+      "done\n"
+      "m=$(cat /proc/$pid/task/$pid/children); kill -STOP $m\n"
+      "new=$(ls -d c/step-*[0-9] | tail -1); old=$(ls -d c/step-*[0-9] | tail -2 | head -1)\n"
+      "echo {} > $new/manifest.json; echo new=$new old=$old\n"
+      "kill -KILL $m\n"
+      "for i in $(seq 500); do sleep 0.05; ls c | grep -q set-aside && break; done; sleep 0.5\n"
+      "kill -TERM $pid; wait $pid; exit $?\n");
+  EXPECT_EQ(run.status, 143) << describe(run);
+  EXPECT_NE(run.err.find("restart 2 of 3, from c/step-"), std::string::npos) << describe(run);
+  EXPECT_NE(run.err.find(", for what is newer is damaged"), std::string::npos) << describe(run);
+  EXPECT_NE(run.err.find("stopped by SIGTERM"), std::string::npos) << describe(run);
 }
 
 TEST_F(Restarts, RefusedWhereTheyCannotBe) {

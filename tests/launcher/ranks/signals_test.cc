@@ -143,7 +143,7 @@ TEST_F(Signals, DuringPlanningEndAtOnce) {
 
 TEST_F(Signals, ASecondOneEndsAtOnce) {
   const Outcome run =
-      interrupted(threads(1), "slow.onnx", kTrains, "kill -TERM $pid; sleep 0.05; kill -TERM $pid");
+      interrupted(threads(1), "slow.onnx", kTrains, "kill -TERM $pid; sleep 0.15; kill -TERM $pid");
   EXPECT_EQ(run.status, 143) << describe(run);
   EXPECT_EQ(message(run), "ended at once by SIGTERM");
   const Json report = Json::parse(at_->read("r.json"), nullptr, false);

@@ -26,6 +26,9 @@ struct TrainedRun {
 };
 /// Reads the manifest. Throws Failure(call): there is no checkpoint, or it is damaged.
 TrainedRun read_trained_run(const std::string& path);
+/// Of a folder of checkpoints the newest, or the newest of which no byte is damaged (`whole`, which
+/// reads it); "": it holds none.
+std::string newest_checkpoint(const std::string& folder, bool whole = false);
 
 struct EvaluationReport {
   std::string checkpoint;  // "": there is none
