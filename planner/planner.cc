@@ -17,15 +17,17 @@
 #include "graph/passes/recompute.h"
 #include "planner/hints.h"
 #include "planner/limit_settings.h"
-#include "planner/merged_axes.h"
+#include "planner/merged_pool.h"
 #include "planner/plan_search.h"
 #include "planner/recompute.h"
 
 namespace shardrun {
 namespace {
 
-/// On more, strategies are combined from plans of meshes with so many.
-constexpr int kMostSearchedAxes = 3;
+/// Of a step whose sums overlap with kernels some are exposed, as a rule.
+constexpr double kPartlyExposed = 2.0 / 3;
+/// A search for what would be less than a percent is not made.
+constexpr double kWorthwhile = 1.01;
 
 /// As a rank holds them under a plan.
 ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
@@ -51,7 +53,12 @@ class Planning {
         report_(report) {}
 
   Plan run() {
-    if (too_many_axes()) fill_pool();
+    pool_ = merged_pool(graph_, mesh_, cluster_, options_, rules_,
+                        [&](const PlanReport& its) { add_time(its); });
+    if (!pool_.empty()) {
+      options_.pool = &pool_;
+      report_.has_bound = false;
+    }
     Version& own = versions_.emplace_back();
     own.options = options_;
     open(own);
@@ -76,62 +83,6 @@ class Planning {
   }
   /// May any plan come out?
   bool seeks_all() const { return is_free() || kind_ == PlannerKind::beam || searches_trees(); }
-  bool too_many_axes() const {
-    int axes = 0;
-    for (int axis = 0; axis < mesh_.axis_count(); ++axis) axes += mesh_.axis_size(axis) > 1;
-    return axes > kMostSearchedAxes;
-  }
-
-  /// Over many axes strategies are too many to list. Plans of meshes with fewer axes hold here as
-  /// they are, and the search combines them. Axes of which a schedule asks different things are not
-  /// joined.
-  void fill_pool() {
-    const std::vector<AskedOfAxis> asked = asked_of_axes(options_.planner, options_.tactics, mesh_);
-    const bool alike = std::ranges::adjacent_find(asked, std::not_equal_to<>()) == asked.end();
-    std::vector<std::vector<MergedMesh>> groups;
-    if (alike) groups = grouped(merged_meshes(mesh_, kMostSearchedAxes), cluster_);
-    if (!alike) {
-      for (MergedMesh& merged : merged_meshes(mesh_, kMostSearchedAxes)) {
-        if (joins_alike(merged, asked)) groups.push_back({std::move(merged)});
-      }
-    }
-    for (const std::vector<MergedMesh>& group : groups) add_to_pool(group, asked);
-    if (pool_.empty()) return;
-    options_.pool = &pool_;
-    report_.has_bound = false;
-  }
-  void add_to_pool(const std::vector<MergedMesh>& group, const std::vector<AskedOfAxis>& asked) {
-    PlanOptions coarse = options_;
-    ask_merged(group[0], asked, coarse.planner, coarse.tactics);
-    coarse.requests.clear();
-    coarse.pinned.clear();
-    coarse.avoided.clear();
-    coarse.reshard_times = nullptr;
-    // Claims will do: arenas and times are those of programs on the mesh itself.
-    coarse.arena_use = nullptr;
-    coarse.retime = nullptr;
-    PlanReport its;
-    std::optional<PlanSearch> search;
-    try {
-      search.emplace(graph_, group[0].mesh, cluster_, coarse, rules_);
-      search->open(its);
-    } catch (const Error& error) {
-      // What is wrong with a tactic is said of the mesh itself.
-      if (coarse.tactics.empty() || error.kind() != ErrorKind::invalid_input) throw;
-      return;
-    }
-    search->loose();
-    if (!search->fastest()) search->within(options_.memory_limit, {options_.solve_seconds}, its);
-    add_time(its);
-    for (const std::optional<LaidOut>& found : {search->fastest(), search->smallest()}) {
-      if (!found) continue;
-      for (const MergedMesh& merged : group) {
-        for (const auto& [name, node] : found->plan.nodes)
-          pool_[name].push_back(refined(node, merged));
-      }
-    }
-  }
-
   Effort thorough() const { return {options_.solve_seconds}; }
   Effort quick(int rounds = kLimit.target_rounds) const {
     return {options_.solve_seconds / kLimit.seconds_divisor, kLimit.target_gap, rounds,
@@ -391,6 +342,15 @@ class Planning {
     open(twin);
     (void)twin.search->loose();
     take(twin, twin.report);
+    // No plan takes less than the search finds where no sum is exposed.
+    if (plan_->seconds > kWorthwhile * twin.report.lower_bound) {
+      Version& between = versions_.emplace_back();
+      between.options = options_;
+      between.options.exposed = kPartlyExposed;
+      open(between);
+      (void)between.search->loose();
+      take(between, between.report);
+    }
     if (!twin.search->fastest()) {
       PlanReport its;
       within(twin, options_.memory_limit, thorough(), its);

@@ -28,7 +28,7 @@ Recipe add_recipe(const CLI::App& command, const std::vector<std::string>& words
   std::string overridden;
   for (const auto& [flag, value] : read_recipe(model)) {
     const CLI::Option* option = command.get_option_no_throw(flag);
-    if (option == nullptr) continue;
+    if (option == nullptr || !option->get_configurable()) continue;
     check_value(model, *option, flag, value);
     if (option->count() > 0) {
       overridden += (overridden.empty() ? "" : ", ") + flag;

@@ -169,6 +169,7 @@ void add_simulate_options(CLI::App& app, Arguments& args, Simulate& simulate) {
       ->capture_default_str();
   CLI::Option* const schedule =
       app.add_option("--schedule", r.schedule, "--stages: 1f1b or interleaved")
+          ->configurable(false)  // a recipe's is of learning rates
           ->capture_default_str();
   app.add_option("--chunks", r.chunks,
                  "--schedule interleaved: parts of the model on each stage (default: 2)")
