@@ -21,10 +21,6 @@ std::atomic<bool> answered{false};
 /// again. Until these times (ns) one more here is that same one.
 std::atomic<int64_t> stopped_until{0}, checkpoint_until{0};
 constexpr int64_t kLate = 1'000'000'000;  // ns
-/// timeout(1) sends a signal to its child, and at once to the group of that: one that comes so soon
-/// behind the first is the same.
-std::atomic<int64_t> asked_at{0};
-constexpr int64_t kSame = 100'000'000;  // ns
 int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free &&
@@ -35,10 +31,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int>::is
 
 bool request_stop(int signal) noexcept {
   if (running == 0) return now() < stopped_until;
-  if ((requested.fetch_or(uint64_t{1} << std::clamp(signal, 0, 31)) & kStop) != 0)
-    return now() < asked_at + kSame;
-  asked_at = now();
-  return true;
+  return (requested.fetch_or(uint64_t{1} << std::clamp(signal, 0, 31)) & kStop) == 0;
 }
 
 void request_checkpoint() noexcept {

@@ -31,8 +31,6 @@ namespace {
 
 constexpr int kStopped[] = {128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
 
-/// One signal may come twice: timeout(1) sends it to its child, and to the group of that.
-constexpr std::chrono::milliseconds kSameSignal{100};
 using Clock = std::chrono::steady_clock;
 
 /// The call's words without some flags and their values.
@@ -254,9 +252,8 @@ void tell_of_restart(const Arguments& args, const Start& start, int status, int6
   const std::string& folder = args.train.checkpoint;
   const bool goes_on = !args.resume.empty() && !args.resume[0].empty();
   const std::string from =
-      start.resume.empty()
-          ? (goes_on ? "from --resume " + args.resume[0] : "from its beginning") +
-                ", for there is no checkpoint yet"
+      start.resume.empty() ? (goes_on ? "from --resume " + args.resume[0] : "from its beginning") +
+                                 ", for there is no checkpoint yet"
       : start.resume == newest_checkpoint(folder)
           ? "from the newest checkpoint of " + folder
           : "from " + start.resume + ", for what is newer is damaged";

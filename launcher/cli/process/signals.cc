@@ -82,12 +82,16 @@ void stop_on_signals(int checkpoint) {
   if (checkpoint != 0) sigaddset(&waited, checkpoint);
   pthread_sigmask(SIG_BLOCK, &waited, nullptr);
   std::thread([waited, checkpoint] {
+    // Where one that comes is still the one before.
+    std::chrono::steady_clock::time_point same_until;
     while (true) {
       int signal = 0;
       if (sigwait(&waited, &signal) != 0) continue;
       if (signal == checkpoint) {
         request_checkpoint();
-      } else if (!request_stop(signal)) {
+      } else if (request_stop(signal)) {
+        same_until = std::chrono::steady_clock::now() + kSameSignal;
+      } else if (std::chrono::steady_clock::now() > same_until) {
         end_at_once(signal);
       }
     }

@@ -1,6 +1,7 @@
 // Handling of the signals that end `shardrun train`.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -11,6 +12,8 @@ namespace shardrun::cli {
 /// SIGTERM, SIGINT and SIGHUP (a terminal that is gone), but for those that the caller had ignored,
 /// as nohup does: these stay ignored.
 std::vector<int> ending_signals();
+/// One signal may come twice: timeout(1) sends it to its child, and to the group of that.
+inline constexpr std::chrono::milliseconds kSameSignal{100};
 
 /// From now on the first of them ends training behind the step that runs (request_stop). Before the
 /// first step, and at the second signal, the process ends at once, with status 128 + signal; once
@@ -20,8 +23,8 @@ std::vector<int> ending_signals();
 /// block them: oneDNN's generated code keeps values below the stack pointer, where a handler on the
 /// same stack would write (2.6.3; a handler that did nothing corrupted the heap within 200 calls).
 ///
-/// `checkpoint`: a signal that asks for a checkpoint (request_checkpoint), and ends nothing; 0: none
-/// does.
+/// `checkpoint`: a signal that asks for a checkpoint (request_checkpoint), and ends nothing; 0:
+/// none does.
 void stop_on_signals(int checkpoint = 0);
 
 /// Open MPI's mpirun, asked to end, kills its ranks a second after it has passed the signal on, or

@@ -8,6 +8,8 @@
 namespace shardrun::cli {
 namespace {
 
+constexpr double kMostFactor = 1e6;
+
 struct NamedConstant {
   const char* name;
   double SimulateConstants::*field;  // nullptr: dispatch_us
@@ -85,8 +87,9 @@ ConstantsFile read_constants(const std::string& path) {
     throw wrong("is no file of constants, which 'shardrun calibrate --rows' writes");
   ConstantsFile out;
   for (const auto& [name, value] : all["constants"].items()) {
-    if (!value.is_number() || !(value.get<double>() > 0))
-      throw wrong("constant '" + name + "' is " + value.dump() + ", wanted a number above 0");
+    if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > kMostFactor)
+      throw wrong("constant '" + name + "' is " + value.dump() +
+                  ", wanted a number above 0, and of a million at most");
     try {
       set_constant(out.constants, name, value.get<double>());
     } catch (const Failure& failure) {
@@ -96,6 +99,10 @@ ConstantsFile read_constants(const std::string& path) {
   if (all.contains("assume")) {
     if (!all["assume"].is_string()) throw wrong("'assume' is " + all["assume"].dump());
     out.assume = all["assume"].get<std::string>();
+  }
+  if (all.contains("cluster")) {
+    if (!all["cluster"].is_string()) throw wrong("'cluster' is " + all["cluster"].dump());
+    out.cluster = all["cluster"].get<std::string>();
   }
   return out;
 }

@@ -22,7 +22,8 @@ FitConstant constant_to_fit(const std::string& name);
 /// A file of calibrate --rows: {"shardrun_constants": 1, "constants": {"dispatch_us": 35}, ...}.
 struct ConstantsFile {
   SimulateConstants constants;
-  std::string assume;  // of the simulations that they were fitted by
+  std::string assume;   // of the simulations that they were fitted by
+  std::string cluster;  // of the rows; "": not said
 };
 /// Throws Failure(call) that names the file and the field.
 ConstantsFile read_constants(const std::string& path);

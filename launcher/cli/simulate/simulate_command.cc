@@ -1,6 +1,8 @@
 // shardrun simulate: the timeline of a planned step on a cluster that need not be there.
 #include <charconv>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "command.h"
@@ -35,7 +37,7 @@ std::map<int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
       const auto first = std::from_chars(text.data(), middle, rank);
       const auto second = std::from_chars(middle + 1, end, factor);
       good = first.ec == std::errc() && first.ptr == middle && second.ec == std::errc() &&
-             second.ptr == end;
+             second.ptr == end && factor <= 1e6;
     }
     if (!good)
       throw Failure(Failure::Kind::call, "--slow: '" + text + "' is not RANK=FACTOR, as in 3=1.2");
@@ -46,13 +48,21 @@ std::map<int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
   return out;
 }
 
-/// What the call itself says of the host counts before the file.
-void take_constants(const std::string& path, SimulateRequest& request) {
+/// What the call itself says of the host counts before the file. `cluster`: the call's. `tells`:
+/// that the file is of another one.
+void take_constants(const std::string& path, const std::string& cluster, bool tells,
+                    SimulateRequest& request) {
   const ConstantsFile file = read_constants(path);
   if (file.assume != request.assume) {
     throw Failure(Failure::Kind::call, "--constants: '" + path + "' was fitted with --assume '" +
                                            file.assume + "', the call has '" + request.assume +
                                            "'");
+  }
+  if (tells && !file.cluster.empty() && file.cluster != cluster) {
+    std::fprintf(stderr,
+                 "note: --constants: '%s' was fitted with --cluster %s: its factors are of "
+                 "that one's figures\n",
+                 path.c_str(), file.cluster.c_str());
   }
   const std::optional<double> dispatch = request.constants.dispatch_us;
   request.constants = file.constants;
@@ -118,7 +128,8 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
   SimulateRequest& request = simulate.request;
   request.slow = slow_ranks(simulate.slow);
   request.seed = args.model_options.seed;
-  if (!simulate.constants.empty()) take_constants(simulate.constants, request);
+  if (!simulate.constants.empty())
+    take_constants(simulate.constants, args.plan.cluster, world.leader(), request);
   std::vector<NamedFile> read = files_read(args);
   read.push_back({"--constants", simulate.constants});
   check_outputs(world, {{"--trace", simulate.trace}, {"--json", simulate.json}}, read);
@@ -143,7 +154,10 @@ void add_failure_options(CLI::App& app, SimulateRequest& r) {
       app.add_option("--mtbf", r.mtbf_hours,
                      "Hours between failures of one rank, on average (Llama 3's on H100s: 50700): "
                      "prints the goodput")
-          ->check(CLI::PositiveNumber);
+          ->check([](const std::string& hours) {
+            const double value = std::atof(hours.c_str());
+            return std::isfinite(value) && value > 0 ? "" : "wanted more than 0 hours";
+          });
   app.add_option("--checkpoint-minutes", r.checkpoint_minutes, "--mtbf: between checkpoints")
       ->needs(mtbf)
       ->capture_default_str();

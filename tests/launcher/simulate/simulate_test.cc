@@ -38,6 +38,22 @@ TEST(Simulate, CountsARunsBytes) {
   }
 }
 
+/// A recipe's schedule is of learning rates. The command's own is of stages.
+TEST(Simulate, TakesModelsWithAnyRecipe) {
+  Workspace at;
+  ASSERT_EQ(at.shardrun("model wide-resnet --preset wrn-16-4 --no-weights -o w.onnx").status, 0);
+  ASSERT_NE(at.shardrun("plan w.onnx --ranks 2").out.find("recipe of the model:"),
+            std::string::npos);
+  const Outcome cosine = at.shardrun(
+      "model gat --dense --layers 1 --features 8 --classes 3 --nodes 12 --recipe '--schedule cosine' "
+      "--no-weights -o g.onnx");
+  ASSERT_EQ(cosine.status, 0) << describe(cosine);
+  for (const char* model : {"w.onnx", "g.onnx"}) {
+    const Outcome out = at.shardrun(std::string("simulate ") + model + " --ranks 2 --cluster h100");
+    EXPECT_EQ(out.status, 0) << describe(out);
+  }
+}
+
 TEST(Simulate, RefusesWithASentence) {
   Workspace at;
   ASSERT_EQ(at.shardrun(kModel).status, 0);
