@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
-#include <new>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -238,15 +237,11 @@ void open_streams() {
     if (::fcntl(fd, F_GETFD) < 0) ::open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
 }
 
-/// mimalloc ends a process whose `new` finds no memory and no handler.
-void out_of_memory() { throw std::bad_alloc(); }
-
 }  // namespace
 }  // namespace shardrun::cli
 
 int main(int argc, char** argv) {
   shardrun::cli::open_streams();
-  std::set_new_handler(shardrun::cli::out_of_memory);
   std::signal(SIGXFSZ, SIG_IGN);  // ulimit -f: a write that fails says so instead
   std::signal(SIGPIPE, SIG_IGN);  // who reads what is printed may go, and training goes on
   return shardrun::cli::all_printed(shardrun::cli::run(argc, argv));

@@ -1,5 +1,6 @@
 // Wrong calls, bad files and dying ranks: one sentence, the right exit status, no hang.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -457,6 +458,32 @@ TEST_F(Failures, ClosedStreams) {
   EXPECT_EQ(run.status, 0) << describe(run);
   EXPECT_EQ(at_->read("closed.jsonl").rfind("{\"step\":1,", 0), 0u) << at_->read("closed.jsonl");
   EXPECT_EQ(at_->read("closed.jsonl").find("trained"), std::string::npos);
+}
+
+/// Memory that the system refuses is said: a file of a terabyte without blocks, and 3 GB for it.
+TEST_F(Failures, NoMemory) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
+  const Outcome run =
+      at_->sh("truncate -s 1T huge.json; ulimit -v 3000000; " SHARDRUN_COMMAND " solve huge.json");
+  EXPECT_EQ(run.status, 1) << describe(run);
+  EXPECT_EQ(message(run), "the machine is out of memory");
+}
+
+TEST_F(Failures, LinksWithoutAnEnd) {
+  for (const std::string call :
+       {"train gpt.onnx --weights loop", "train gpt.onnx --resume loop", "export loop -o w.onnx"}) {
+    const Outcome run = at_->sh("ln -sfn loop loop; " SHARDRUN_COMMAND " " + call);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(message(run), "loop: cannot be looked at: Too many levels of symbolic links");
+  }
+}
+
+/// The kernel's messages are a regular file, whose reader waits.
+TEST_F(Failures, FilesThatKeepTheirReaderWaiting) {
+  if (::access("/proc/kmsg", R_OK) != 0) GTEST_SKIP() << "/proc/kmsg cannot be read here";
+  const Outcome run = at_->sh("timeout 20 " SHARDRUN_COMMAND " solve /proc/kmsg");
+  EXPECT_EQ(run.status, 2) << describe(run);
+  EXPECT_NE(message(run).find("/proc/kmsg: "), std::string::npos) << describe(run);
 }
 
 /// Starts a long run, does `harm` once it trains (with $pid of the process started), and wants it
