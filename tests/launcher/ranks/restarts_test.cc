@@ -178,8 +178,8 @@ TEST_F(Restarts, ASignalToTheGroupComesOnce) {
                                                               {mpirun_, "INT", 130}}) {
     SCOPED_TRACE(start + signal);
     const Outcome run = at_.sh(
-        "rm -rf c m.jsonl; touch m.jsonl; export OMPI_MCA_odls_base_sigkill_timeout=20\n"
-        "setsid env --default-signal=INT " +
+        "rm -rf c m.jsonl; touch m.jsonl; export OMPI_MCA_odls_base_sigkill_timeout=3\n"
+        "setsid env --default-signal " +
         call("--checkpoint c --restarts 3 --metrics m.jsonl --steps 1000000 " + start, 1000000) +
         " & pid=$!\nuntil [ -s m.jsonl ] || ! kill -0 $pid; do sleep 0.02; done\n"
         "kill -s " +
