@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "graph/sharding.h"
 
 namespace shardrun {
@@ -54,6 +56,48 @@ TEST(MeshText, SubAxes) {
             "mesh 'model=4*x': 'x' is not a positive axis size; ");
   EXPECT_EQ(refusal("model=4*").substr(0, 50),
             "mesh 'model=4*': '' is not a positive axis size; w");
+}
+
+/// What a list in one word does, beside one in a vector: in any order, at any place.
+TEST(MeshAxes, AListIsOneWord) {
+  for (const std::vector<int>& order : {std::vector<int>{0}, {2, 0, 1}, {14, 3, 0, 7}}) {
+    for (size_t place = 0; place <= order.size(); ++place) {
+      Axes axes = order;
+      std::vector<int> wanted = order;
+      axes.insert(place, 9);
+      wanted.insert(wanted.begin() + static_cast<std::ptrdiff_t>(place), 9);
+      EXPECT_EQ(axes.list(), wanted);
+      EXPECT_EQ(axes.size(), wanted.size());
+      for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(axes[i], wanted[i]);
+      for (int axis = 0; axis < Axes::kMost; ++axis)
+        EXPECT_EQ(axes.contains(axis), std::ranges::count(wanted, axis) == 1);
+      EXPECT_EQ(axes < Axes(order), wanted < order);
+      EXPECT_NE(axes, Axes(order));
+      erase_if(axes, [](int axis) { return axis == 9; });
+      EXPECT_EQ(axes, Axes(order));
+    }
+  }
+  EXPECT_TRUE(Axes().empty());
+  EXPECT_EQ(Axes().size(), 0U);
+}
+
+TEST(MeshAxes, AreFifteenAtMost) {
+  std::string text = "1";
+  Axes all = {0};
+  for (int axis = 1; axis < Axes::kMost; ++axis) {
+    text += "x1";
+    all.push_back(axis);
+  }
+  EXPECT_EQ(Mesh::parse(text).axis_count(), Axes::kMost);
+  EXPECT_EQ(all.size(), static_cast<size_t>(Axes::kMost));
+  EXPECT_EQ(all.list().back(), Axes::kMost - 1);
+  EXPECT_THROW(all.push_back(0), Error);
+  try {
+    Mesh::parse(text + "x1");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "mesh: has 16 axes; at most 15 are supported");
+  }
 }
 
 /// The name alone means all sub-axes, in order.

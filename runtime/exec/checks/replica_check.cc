@@ -103,24 +103,25 @@ ReplicaCheck::ReplicaCheck(Executor& executor, const Plan& plan)
 
 ReplicaCheck::~ReplicaCheck() { executor_.on_step(nullptr); }
 
-ReplicaCheck::Axes ReplicaCheck::replicated(const Sharding& sharding) const {
-  Axes out = 0;
+ReplicaCheck::AxisSet ReplicaCheck::replicated(const Sharding& sharding) const {
+  AxisSet out = 0;
   for (int axis = 0; axis < program_.mesh.axis_count(); ++axis) {
-    if (program_.mesh.axis_size(axis) > 1) out |= Axes{1} << axis;
+    if (program_.mesh.axis_size(axis) > 1) out |= AxisSet{1} << axis;
   }
-  for (const shardrun::Axes& dim : sharding.dims) {
-    for (const int axis : dim) out &= ~(Axes{1} << axis);
+  for (const Axes& dim : sharding.dims) {
+    for (const int axis : dim) out &= ~(AxisSet{1} << axis);
   }
-  for (const Sharding::Partial& partial : sharding.partial) out &= ~(Axes{1} << partial.axis);
+  for (const Sharding::Partial& partial : sharding.partial) out &= ~(AxisSet{1} << partial.axis);
   return out;
 }
 
 /// Of a resharded copy. What an exchange makes for one node is not known to be the same anywhere.
-ReplicaCheck::Axes ReplicaCheck::after_collective(const Collective& collective, Axes in) const {
+ReplicaCheck::AxisSet ReplicaCheck::after_collective(const Collective& collective,
+                                                     AxisSet in) const {
   if (collective.traits().is_exchange()) return 0;
-  Axes over = 0;
+  AxisSet over = 0;
   for (const int axis : collective.axes) {
-    if (program_.mesh.axis_size(axis) > 1) over |= Axes{1} << axis;
+    if (program_.mesh.axis_size(axis) > 1) over |= AxisSet{1} << axis;
   }
   return collective.traits().replicates ? in | over : in & ~over;
 }
@@ -131,8 +132,8 @@ void ReplicaCheck::find_axes(const Plan& plan) {
   const auto buffer = [&](BufferId b) -> const Buffer& {
     return program_.buffers[static_cast<size_t>(b)];
   };
-  const auto axes = [&](BufferId b) -> Axes& { return axes_[static_cast<size_t>(b)]; };
-  std::map<int64_t, Axes> kept;  // by offset: what the update makes anew, it makes in place
+  const auto axes = [&](BufferId b) -> AxisSet& { return axes_[static_cast<size_t>(b)]; };
+  std::map<int64_t, AxisSet> kept;  // by offset: what the update makes anew, it makes in place
   for (const Binding& binding : program_.bindings) {
     axes(binding.buffer) = replicated(binding.sharding);
     if (!is_persistent(binding.role) || byte_size(buffer(binding.buffer).type) == 0) continue;
@@ -201,7 +202,7 @@ void ReplicaCheck::hold(BufferId buffer, int64_t maker) {
   while (at != held_.end() && at->first < offset + bytes) at = held_.erase(at);
   const uint32_t hash = crc32c(now.data, bytes);
   held_.emplace_hint(at, offset, Held{bytes, hash, maker});
-  const Axes axes = axes_[static_cast<size_t>(buffer)];
+  const AxisSet axes = axes_[static_cast<size_t>(buffer)];
   if (axes == 0) return;
   made_.push_back({axes, buffer, micro_, collectives_, maker, hash});
   uint32_t& digest = digests_[axes];
@@ -294,7 +295,7 @@ std::string ReplicaCheck::end(Communicator& host) {
   }
   for (size_t rank = 0; rank < all.size(); ++rank) {
     for (size_t i = 1; i < all[rank].size(); i += 2) {
-      const auto axes = static_cast<Axes>(all[rank][i]);
+      const auto axes = static_cast<AxisSet>(all[rank][i]);
       for (const int64_t peer : program_.mesh.group(static_cast<int64_t>(rank), axes_in(axes))) {
         const std::vector<int64_t>& other = all[static_cast<size_t>(peer)];
         if (i + 1 >= other.size() || other[i] != all[rank][i] || other[i + 1] != all[rank][i + 1])
@@ -355,7 +356,7 @@ std::string ReplicaCheck::compare(Communicator& host) const {
   for (size_t rank = 0; rank < all.size(); ++rank) {
     for (const auto& [axes, made] : rows[rank]) {
       const std::vector<int64_t> ranks =
-          program_.mesh.group(static_cast<int64_t>(rank), axes_in(static_cast<Axes>(axes)));
+          program_.mesh.group(static_cast<int64_t>(rank), axes_in(static_cast<AxisSet>(axes)));
       if (ranks[0] == static_cast<int64_t>(rank)) look_at(ranks, axes);
     }
   }

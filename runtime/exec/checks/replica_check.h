@@ -46,7 +46,7 @@ class ReplicaCheck {
   std::string end(Communicator& host);
 
  private:
-  using Axes = uint64_t;  // of the mesh, a bit each
+  using AxisSet = uint64_t;  // of the mesh, a bit each
   /// What is known of memory that begins somewhere in the arena.
   struct Held {
     int64_t bytes = 0;
@@ -55,7 +55,7 @@ class ReplicaCheck {
   };
   /// A replica, as it was made.
   struct Made {
-    Axes axes = 0;  // over which its replicas lie
+    AxisSet axes = 0;  // over which its replicas lie
     BufferId buffer = -1;
     int64_t micro = 0;        // from 1
     int64_t collectives = 0;  // that this rank had made
@@ -69,8 +69,8 @@ class ReplicaCheck {
     int64_t collectives = 0;
     size_t made = 0;  // of ranks[0]: in made_
   };
-  Axes replicated(const Sharding& sharding) const;
-  Axes after_collective(const Collective& collective, Axes in) const;
+  AxisSet replicated(const Sharding& sharding) const;
+  AxisSet after_collective(const Collective& collective, AxisSet in) const;
   void find_axes(const Plan& plan);
   void find_last_reads();
   TensorView view(BufferId buffer) const;
@@ -83,14 +83,14 @@ class ReplicaCheck {
 
   Executor& executor_;
   const Program& program_;
-  std::vector<Axes> axes_;                        // by buffer
+  std::vector<AxisSet> axes_;                     // by buffer
   std::map<int64_t, const Binding*> persistent_;  // by offset
   /// By step: what it reads last and is there when it has run, and what it reads and overwrites.
   std::vector<std::vector<BufferId>> last_reads_, overwrites_;
   std::vector<BufferId> set_up_;  // what Program::setup made
   std::map<int64_t, Held> held_;  // by offset
   std::vector<Made> made_;
-  std::map<Axes, uint32_t> digests_;  // of made_'s hashes, in their order
+  std::map<AxisSet, uint32_t> digests_;  // of made_'s hashes, in their order
   int64_t micro_ = 0, collectives_ = 0;
   std::string changed_;  // the first memory that changed on this rank
 };

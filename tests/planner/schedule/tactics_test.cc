@@ -138,7 +138,6 @@ TEST(Tactics, AutoLeavesAnAxisToTheSearch) {
   EXPECT_LE(rest.seconds, mixed.seconds * 1.0001);
 }
 
-/// The name of divided axes means all of them, in order.
 /// No part of a sum lies along an axis that nothing names: nothing is cut there that could be added
 /// up. Along the others one may.
 TEST(Tactics, AnAxisThatNothingNamesHoldsNoSums) {
@@ -160,6 +159,7 @@ TEST(Tactics, AnAxisThatNothingNamesHoldsNoSums) {
   EXPECT_TRUE(sums);
 }
 
+/// The name of divided axes means all of them, in order.
 TEST(Tactics, SubAxes) {
   const Graph& graph = gpt(2);
   const Plan both = plan_of(graph, "r=2*2", {"batch@r"});
