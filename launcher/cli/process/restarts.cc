@@ -179,10 +179,13 @@ std::optional<Start> start_on_those_left(const Arguments& args, const HostList& 
 /// Signals that wait for this process, which takes them one by one.
 class Waited {
  public:
-  Waited() {
+  /// `checkpoint`: a signal that asks a run for a checkpoint, and this process for nothing; 0:
+  /// none.
+  explicit Waited(int checkpoint) : checkpoint_(checkpoint) {
     sigemptyset(&set_);
     for (const int signal : ending_signals()) sigaddset(&set_, signal);
     sigaddset(&set_, SIGCHLD);
+    if (checkpoint != 0) sigaddset(&set_, checkpoint);
     sigprocmask(SIG_BLOCK, &set_, &before_);
   }
   ~Waited() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
@@ -194,9 +197,10 @@ class Waited {
     const timespec now{};
     int out = 0;
     for (int signal = 0; (signal = sigtimedwait(&set_, nullptr, &now)) > 0;)
-      if (signal != SIGCHLD) out = signal;
+      if (ends(signal)) out = signal;
     return out;
   }
+  bool ends(int signal) const { return signal != SIGCHLD && signal != checkpoint_; }
   siginfo_t next() const {
     siginfo_t info{};
     while (sigwaitinfo(&set_, &info) < 0) {
@@ -205,6 +209,7 @@ class Waited {
   }
 
  private:
+  int checkpoint_;
   sigset_t set_{}, before_{};
 };
 
@@ -235,12 +240,14 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
   Clock::time_point passed_on;  // the last one
   for (int status = 0;;) {
     const siginfo_t info = signals.next();
-    if (info.si_signo != SIGCHLD) {
+    if (signals.ends(info.si_signo)) {
       const auto now = Clock::now();
       if (out.signal != info.si_signo || now > passed_on + kSameSignal)
         ::kill(child, info.si_signo);
       out.signal = info.si_signo;
       passed_on = now;
+    } else if (info.si_signo != SIGCHLD) {
+      ::kill(child, info.si_signo);
     } else if (::waitpid(child, &status, WNOHANG) == child) {
       out.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
       return out;
@@ -278,7 +285,7 @@ int run_with_restarts(const Arguments& args) {
                       std::to_string(*args.restarts) + " --mpirun 'mpirun -np " +
                       std::to_string(launched_processes()) + "'");
   }
-  const Waited signals;
+  const Waited signals(signal_named(args.checkpoint_signal));
   const TemporaryFolder folder;
   const HostList hosts(args.mpirun.empty() ? std::vector<std::string>()
                                            : launcher_words(args.mpirun));

@@ -197,6 +197,29 @@ TEST_F(Restarts, ASignalToTheGroupComesOnce) {
   EXPECT_NE(timed.out.find("\nstep-"), std::string::npos) << describe(timed);
 }
 
+/// A signal that asks for checkpoints is passed on, and ends nothing.
+TEST_F(Restarts, ASignalForACheckpointGoesOn) {
+  for (const std::string signal : {"HUP", "USR1"}) {
+    SCOPED_TRACE(signal);
+    const Outcome run = at_.sh(
+        "rm -rf c m.jsonl; touch m.jsonl\nenv --default-signal " +
+        call("--checkpoint c --restarts 1 --ranks 2 --metrics m.jsonl --steps 1000000 "
+             "--checkpoint-on-signal " +
+                 signal,
+             1000000) +
+        " & pid=$!\nuntil [ -s m.jsonl ] || ! kill -0 $pid; do sleep 0.02; done\nkill -s " +
+        signal +
+        " $pid\nfor i in $(seq 200); do sleep 0.05; ls c | grep -q 'step-[0-9]*$' && break; done\n"
+        "ls c\nm=$(cat /proc/$pid/task/$pid/children); kill -KILL $m\n"
+        "for i in $(seq 200); do sleep 0.05; grep -q 'restart 1' .err && break; done; sleep 1\n"
+        "kill -TERM $pid; wait $pid\n");
+    EXPECT_EQ(run.status, 143) << describe(run);
+    EXPECT_NE(run.out.find("step-"), std::string::npos) << describe(run);
+    EXPECT_NE(run.err.find("restart 1 of 1, from the newest checkpoint of c"), std::string::npos)
+        << describe(run);
+  }
+}
+
 /// What is not whole yet is no checkpoint: the run goes on from where the call said.
 TEST_F(Restarts, WithoutACheckpointTheyGoOnFromWhereTheCallSays) {
   const Outcome first = at_.sh(call("--checkpoint a --ranks 2 --steps 20"));
