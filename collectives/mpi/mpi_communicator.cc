@@ -497,8 +497,8 @@ class MpiCommunicator : public MessageCommunicator {
 }  // namespace
 
 bool oversubscribed() {
-  const int64_t local = env_int("OMPI_COMM_WORLD_LOCAL_SIZE", env_int("MPI_LOCALNRANKS", 1));
-  return local > std::min<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), own_quota().processors);
+  return ranks_of_machine() >
+         std::min<int64_t>(sysconf(_SC_NPROCESSORS_ONLN), own_quota().processors);
 }
 
 std::unique_ptr<MessageCommunicator> communicate_by_messages(MPI_Comm comm,

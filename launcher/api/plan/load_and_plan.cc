@@ -8,6 +8,8 @@
 #include "model.h"
 #include "plan/micro_batches.h"
 #include "plan/plan.h"
+#include "ranks/backend.h"
+#include "ranks/process_limit.h"
 #include "ranks/world.h"
 
 namespace shardrun {
@@ -121,6 +123,8 @@ bool settle(World& world, const OnnxModel& onnx, const PlanRequest& request,
 ModelAndPlan load_and_plan(World& world, const OnnxModel& onnx, const ModelOptions& given,
                            const PlanRequest& request,
                            const std::function<void(const Model&)>& on_model) {
+  if (request.ranks == 0 && backend().arenas_on_host)
+    limit_unpacking(request.memory_bytes, world.impl().mpi ? 1 : world.size());
   ModelOptions options = with_turns(given, request.tactics);
   if (!settle(world, onnx, request, options))
     return plan_batch_sizes(world, onnx, std::move(options), request, on_model);

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/process/process_memory.h"
+#include "base/process/processors.h"
 #include "base/round_up.h"
+#include "ranks/rank_device.h"
 
 namespace shardrun {
 namespace {
@@ -28,6 +30,11 @@ int64_t held_and_later() {
 }  // namespace
 
 int64_t expected_process_bytes() { return std::max(kLeast, round_up(held_and_later(), kStep)); }
+
+void limit_unpacking(int64_t memory, int threads) {
+  const int64_t part = host_capacity().bytes / ranks_of_machine();
+  limit_process_memory(memory > 0 ? std::min(part, memory * threads) : part);
+}
 
 void require_process_fits(Communicator& host, int64_t limit, int64_t arena_bytes, int threads) {
   if (limit == 0) return;

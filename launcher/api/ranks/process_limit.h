@@ -12,6 +12,11 @@ namespace shardrun {
 /// that the same call has the same plan whatever the heap just holds.
 int64_t expected_process_bytes();
 
+/// What data may be unpacked into: `memory` bytes for each of the `threads` ranks that share this
+/// process, and never more than its part of the machine's memory or of its control group's. 0: that
+/// alone.
+void limit_unpacking(int64_t memory, int threads);
+
 /// Before an arena of `arena_bytes` is allocated: throws Error(out_of_memory), the same on every
 /// rank, where some rank's process then would take more than `limit` bytes, with the numbers of the
 /// fullest. 0: no limit. `threads`: ranks that share a process, and its limit of `limit` each.

@@ -19,6 +19,7 @@
 #include "base/process/processors.h"
 #include "base/thread_group.h"
 #include "collectives/checked.h"
+#include "ranks/process_limit.h"
 #include "ranks/threads.h"
 
 namespace shardrun {
@@ -59,8 +60,8 @@ Failure to_failure(const std::exception_ptr& error) {
   } catch (const std::bad_alloc&) {
     return Failure(Failure::Kind::run, "the machine is out of memory");
   } catch (const std::filesystem::filesystem_error& e) {  // a path that a call names, as a rule
-    return Failure(Failure::Kind::call, e.path1().string() + ": cannot be looked at: " +
-                                            e.code().message());
+    return Failure(Failure::Kind::call,
+                   e.path1().string() + ": cannot be looked at: " + e.code().message());
   } catch (const std::exception& e) {
     return Failure(kind_of(e), with_advice(e.what()));
   }
@@ -146,6 +147,7 @@ World::~World() {
 
 World World::launched() {
   return at_boundary([] {
+    limit_unpacking(0, 1);
     auto impl = std::make_unique<Impl>();
     if (launched_by_mpi()) impl->mpi = make_mpi_communicator();
     return World(std::move(impl));
@@ -155,6 +157,7 @@ World World::launched() {
 World World::threads(int ranks) {
   if (ranks < 1)
     throw Failure(Failure::Kind::call, "ranks: wanted 1 or more, got " + std::to_string(ranks));
+  limit_unpacking(0, ranks);
   auto impl = std::make_unique<Impl>();
   impl->threads = ranks;
   return World(std::move(impl));

@@ -54,6 +54,22 @@ void count_sent(const Program& program, DividedSteps& out) {
   }
 }
 
+/// Gradients that steps of several stages add to are each one's.
+void count_zeroed(const ProgramWork& work, DividedSteps& out) {
+  const size_t stages = out.update.size();
+  std::vector<std::set<BufferId>> used(stages);
+  for (size_t p = 0; p < out.parts.size(); ++p) {
+    for (int s : out.parts[p].backward) {
+      const Step& step = work.program->steps[static_cast<size_t>(s)];
+      used[p % stages].insert(step.in.begin(), step.in.end());
+    }
+  }
+  for (const std::set<BufferId>& of_stage : used) {
+    double& seconds = out.zero_seconds.emplace_back(0);
+    for (const Zeroed& one : work.zeroed) seconds += of_stage.count(one.buffer) * one.seconds;
+  }
+}
+
 }  // namespace
 
 std::vector<PartRun> schedule_of(const Pipeline& pipeline, int stage, int micro_batches) {
@@ -102,6 +118,7 @@ DividedSteps divide(const ProgramWork& work, const Pipeline& pipeline, bool reco
     out.parts[0].backward.insert(out.parts[0].backward.end(), backward.begin(), backward.end());
     std::sort(out.parts[0].backward.begin(), out.parts[0].backward.end());
     out.update[0] = update;
+    count_zeroed(work, out);
     return out;
   }
   const auto part_of = [&](int layer) {
@@ -129,6 +146,7 @@ DividedSteps divide(const ProgramWork& work, const Pipeline& pipeline, bool reco
     out.update[part % out.update.size()].push_back(s);
   }
   count_sent(program, out);
+  count_zeroed(work, out);
   return out;
 }
 

@@ -45,6 +45,7 @@ struct PartSteps {
 struct DividedSteps {
   std::vector<PartSteps> parts;
   std::vector<std::vector<int>> update;  // by stage
+  std::vector<double> zero_seconds;      // by stage: of gradients that its own steps add to
 };
 
 /// Cuts at layers' boundaries, into parts of equally many layers. What is of no layer goes to the

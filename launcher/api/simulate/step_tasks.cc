@@ -144,9 +144,10 @@ void SimulatedStep::begin_lane(int number) {
   } else {
     lane.pieces = schedule_of(settings_.pipeline, stage_of(number), micro_batches_);
   }
-  if (settings_.read_rate > 0 && work.zero_seconds > 0) {
+  const double zero = divided.zero_seconds[at(stage_of(number))];
+  if (settings_.read_rate > 0 && zero > 0) {
     lane.begun.assign(at(streams), false);
-    add(lane, 0, {0, TaskKind::host, work.zero_seconds * settings_.factors.memory * lane.slow},
+    add(lane, 0, {0, TaskKind::host, zero * settings_.factors.memory * lane.slow},
         {What::zero, -1, -1}, {});
     lane.ended = {lane.last[0]};
   }

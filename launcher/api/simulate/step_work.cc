@@ -206,12 +206,12 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
     out.steps.push_back(std::move(work));
   }
   if (assumed.half_gradients) halve_gradients(program, cluster, out.steps);
-  int64_t zeroed = 0;
   for (const Binding& b : program.bindings) {
+    const auto bytes = static_cast<double>(byte_size(type_of(program, b.buffer)));
     if (b.role == Role::batch) out.read_bytes += byte_size(type_of(program, b.buffer));
-    if (b.zeroed_each_step) zeroed += byte_size(type_of(program, b.buffer));
+    if (b.zeroed_each_step)
+      out.zeroed.push_back({b.buffer, bytes / cluster.memory_bandwidth.value()});
   }
-  out.zero_seconds = static_cast<double>(zeroed) / cluster.memory_bandwidth.value();
   return out;
 }
 

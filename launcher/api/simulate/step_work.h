@@ -81,13 +81,19 @@ struct StepWork {
   }
 };
 
+/// Accumulated gradients that are set to zero before the first micro-batch.
+struct Zeroed {
+  BufferId buffer = -1;
+  double seconds = 0;
+};
+
 /// `program` is of `rank`, and outlives this.
 struct ProgramWork {
   const Program* program = nullptr;
   ProgramOrder order;
   std::vector<StepWork> steps;
-  int64_t read_bytes = 0;   // of a micro-batch
-  double zero_seconds = 0;  // to set accumulated gradients to zero
+  std::vector<Zeroed> zeroed;
+  int64_t read_bytes = 0;  // of a micro-batch
 };
 
 /// Seconds are the plan's own prices (explain/planned_steps.h) but for what is assumed otherwise.

@@ -30,6 +30,7 @@ namespace shardrun::cli {
 namespace {
 
 constexpr int kStopped[] = {128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
+constexpr int kLongestPause = 64;  // s
 
 using Clock = std::chrono::steady_clock;
 
@@ -192,13 +193,19 @@ class Waited {
   Waited(const Waited&) = delete;
   Waited& operator=(const Waited&) = delete;
   const sigset_t& before() const { return before_; }
-  /// The signal that has asked this process to end while nobody waited; 0: none.
-  int asked_to_end() const {
-    const timespec now{};
+  /// The signal that has asked this process to end while nobody waited, or does so within
+  /// `seconds`; 0: none.
+  int asked_to_end(int seconds) const {
+    const Clock::time_point end = Clock::now() + std::chrono::seconds(seconds);
     int out = 0;
-    for (int signal = 0; (signal = sigtimedwait(&set_, nullptr, &now)) > 0;)
-      if (ends(signal)) out = signal;
-    return out;
+    while (true) {
+      const auto left = std::max(std::chrono::nanoseconds(0), end - Clock::now());
+      const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
+      const timespec time{whole.count(), (left - whole).count()};
+      const int signal = sigtimedwait(&set_, nullptr, out == 0 ? &time : &kNow);
+      if (signal < 0 && errno != EINTR) return out;
+      if (signal > 0 && ends(signal)) out = signal;
+    }
   }
   bool ends(int signal) const { return signal != SIGCHLD && signal != checkpoint_; }
   siginfo_t next() const {
@@ -209,6 +216,7 @@ class Waited {
   }
 
  private:
+  static constexpr timespec kNow{};
   int checkpoint_;
   sigset_t set_{}, before_{};
 };
@@ -255,7 +263,16 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
   }
 }
 
-void tell_of_restart(const Arguments& args, const Start& start, int status, int64_t again) {
+/// Before a start behind so many in a row that failed by themselves and left no checkpoint:
+/// seconds, from the second on, each time twice as many.
+int pause_behind(int fruitless) {
+  int out = fruitless < 2 ? 0 : 1;
+  for (int k = 2; k < fruitless && out < kLongestPause; ++k) out *= 2;
+  return out;
+}
+
+void tell_of_restart(const Arguments& args, const Start& start, int status, int64_t again,
+                     int pause) {
   const std::string& folder = args.train.checkpoint;
   const bool goes_on = !args.resume.empty() && !args.resume[0].empty();
   const std::string from =
@@ -265,9 +282,11 @@ void tell_of_restart(const Arguments& args, const Start& start, int status, int6
           ? "from the newest checkpoint of " + folder
           : "from " + start.resume + ", for what is newer is damaged";
   const std::string plan = start.plan.empty() ? "" : ", by the plan " + start.plan;
-  std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld%s, %s%s\n",
+  const std::string when =
+      pause == 0 ? "" : " in " + std::to_string(pause) + " s, for it came no further";
+  std::fprintf(stderr, "shardrun: the run ended with status %d; restart %lld of %lld%s%s, %s%s\n",
                status, static_cast<long long>(again), static_cast<long long>(*args.restarts),
-               start.said.c_str(), from.c_str(), plan.c_str());
+               when.c_str(), start.said.c_str(), from.c_str(), plan.c_str());
 }
 
 }  // namespace
@@ -292,8 +311,10 @@ int run_with_restarts(const Arguments& args) {
   setenv(kRestartsMpirun, args.mpirun.c_str(), 1);
   KeptPlans plans(args.train.checkpoint);
   std::optional<Start> start = Start{.launcher = hosts.words(), .ranks = hosts.ranks()};
+  int fruitless = 0;
   for (int64_t again = 0;; ++again) {
     plans.before_start();
+    const std::string before = newest_checkpoint(args.train.checkpoint);
     const Ended ended = run_once(words_of_child(args, *start), signals);
     if (ended.signal != 0) return ended.status == 0 ? 0 : 128 + ended.signal;
     const bool refused = ended.status == 2;
@@ -308,12 +329,17 @@ int run_with_restarts(const Arguments& args) {
     plans.after(*start);
     if (plan_refused) plans.drop(start->plan);
     start = start_on_those_left(args, hosts, folder.path());
-    if (const int signal = signals.asked_to_end(); signal != 0) return 128 + signal;
+    if (const int signal = signals.asked_to_end(0); signal != 0) return 128 + signal;
     if (!start) return ended.status;
-    start->resume = damaged ? whole : newest_checkpoint(args.train.checkpoint);
+    const std::string newest = newest_checkpoint(args.train.checkpoint);
+    start->resume = damaged ? whole : newest;
     if (!is_given(args, "--plan") || start->left_out.count("--plan"))
       start->plan = plans.of(*start);
-    tell_of_restart(args, *start, ended.status, again + 1);
+    const bool alike = newest == before && ended.status < 128 && !damaged && !plan_refused;
+    fruitless = alike ? fruitless + 1 : 0;
+    const int pause = pause_behind(fruitless);
+    tell_of_restart(args, *start, ended.status, again + 1, pause);
+    if (const int signal = signals.asked_to_end(pause); signal != 0) return 128 + signal;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "bench/table.h"
 #include "screen/work_line.h"
@@ -19,8 +20,21 @@ constexpr size_t kLeastRows = 10, kFewConstants = 4, kRowsForOneMore = 3;
 constexpr double kMuch = 0.3;  // of rows' errors
 constexpr char kUnknown[] = "not identifiable from these rows";
 
-/// So many constants of ten rows, and one more for each three rows more.
-size_t most_constants(size_t rows) { return kFewConstants + (rows - kLeastRows) / kRowsForOneMore; }
+/// Of each row, as how many it counts: one of two copies as half of one.
+std::vector<double> counts_of(const std::vector<MeasuredRow>& rows) {
+  std::vector<double> out;
+  for (const MeasuredRow& row : rows) {
+    const auto copies = std::count_if(rows.begin(), rows.end(),
+                                      [&](const MeasuredRow& r) { return r.is_copy_of(row); });
+    out.push_back(1.0 / static_cast<double>(copies));
+  }
+  return out;
+}
+
+/// So many constants of ten rows, and one more for each three rows more. `rows`: without copies.
+size_t most_constants(size_t rows) {
+  return kFewConstants + (std::max(rows, kLeastRows) - kLeastRows) / kRowsForOneMore;
+}
 
 /// Those that were asked for; none: the first of all.
 std::vector<FitConstant> to_fit(std::vector<std::string> names, size_t rows) {
@@ -38,7 +52,7 @@ std::vector<FitConstant> to_fit(std::vector<std::string> names, size_t rows) {
   if (out.size() > most) {
     throw Failure(Failure::Kind::call, "--fit: " + std::to_string(out.size()) +
                                            " constants, wanted at most " + std::to_string(most) +
-                                           " of " + std::to_string(rows) + " rows");
+                                           " of " + std::to_string(rows) + " different rows");
   }
   return out;
 }
@@ -153,16 +167,21 @@ int run_row_calibration(World& world, const RowCalibration& o) {
                                            std::to_string(fitted_to.rows.size()) +
                                            " rows can be simulated; " + (simulated.left_out()[0]));
   }
-  const std::vector<FitConstant> wanted = to_fit(o.fit, fitted_to.rows.size());
+  const std::vector<double> counts = counts_of(fitted_to.rows);
+  const double different = std::accumulate(counts.begin(), counts.end(), 0.0);
+  const std::vector<FitConstant> wanted =
+      to_fit(o.fit, static_cast<size_t>(std::llround(different)));
   std::vector<double> measured;
   int tried = 0;
   for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);
   line.part("constants");
-  const std::vector<FittedConstant> fitted =
-      fit(wanted, measured, [&](const std::vector<double>& values) {
+  const std::vector<FittedConstant> fitted = fit(
+      wanted, measured,
+      [&](const std::vector<double>& values) {
         line.at(std::to_string(++tried) + " tried");
         return simulated.milliseconds(fitted_to.rows, constants_of(wanted, values));
-      });
+      },
+      counts);
   std::vector<double> values;
   for (const FittedConstant& c : fitted) values.push_back(c.value);
   const SimulateConstants constants = constants_of(wanted, values);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace shardrun::cli {
 namespace {
@@ -51,8 +52,9 @@ double student(double freedom) { return 1.96 + 2.372 / freedom + 2.823 / (freedo
 
 class Fit {
  public:
-  Fit(const std::vector<FitConstant>& constants, const Vector& measured, const FitModel& model)
-      : constants_(constants), measured_(measured), model_(model) {
+  Fit(const std::vector<FitConstant>& constants, const Vector& measured, const FitModel& model,
+      Vector counts)
+      : constants_(constants), measured_(measured), model_(model), counts_(std::move(counts)) {
     for (size_t c = 0; c < constants.size(); ++c) {
       at_.push_back(
           std::log(constants[c].starts.empty() ? constants[c].neutral : constants[c].starts[0]));
@@ -113,13 +115,18 @@ class Fit {
     return out;
   }
   static double weight(double error) { return std::min(1.0, kOutlier / std::abs(error)); }
-  static double misfit(const Vector& errors) {
+  double misfit(const Vector& errors) const {
     double sum = 0;
-    for (double e : errors) {
-      const double size = std::abs(e);
-      sum += size <= kOutlier ? size * size : kOutlier * (2 * size - kOutlier);
+    for (size_t i = 0; i < errors.size(); ++i) {
+      const double size = std::abs(errors[i]);
+      sum += counts_[i] * (size <= kOutlier ? size * size : kOutlier * (2 * size - kOutlier));
     }
     return sum;
+  }
+  /// Figures that are left when as many have made the constants.
+  double freedom() const {
+    return std::max(1.0, std::accumulate(counts_.begin(), counts_.end(), 0.0) -
+                             static_cast<double>(at_.size()));
   }
   double cost(const Vector& at, const Vector& errors) const {
     double thought = 0;
@@ -130,8 +137,9 @@ class Fit {
   /// 1981, section 7.6).
   double deviation() const {
     double squares = 0;
-    for (double e : errors_) squares += std::pow(std::min(std::abs(e), kOutlier), 2);
-    return std::sqrt(squares / static_cast<double>(errors_.size() - at_.size()));
+    for (size_t i = 0; i < errors_.size(); ++i)
+      squares += counts_[i] * std::pow(std::min(std::abs(errors_[i]), kOutlier), 2);
+    return std::sqrt(squares / freedom());
   }
 
   /// The best of each constant's starts, one constant after the other.
@@ -167,7 +175,7 @@ class Fit {
     for (size_t a = 0; a < at_.size(); ++a) {
       for (size_t b = 0; b < at_.size(); ++b) {
         for (size_t i = 0; i < errors_.size(); ++i)
-          out[a][b] += weight(errors_[i]) * slopes_[a][i] * slopes_[b][i];
+          out[a][b] += counts_[i] * weight(errors_[i]) * slopes_[a][i] * slopes_[b][i];
       }
     }
     return out;
@@ -211,7 +219,7 @@ class Fit {
     for (size_t c = 0; c < at_.size(); ++c) {
       slope[c] = noise_ * noise_ * pulled[c];
       for (size_t i = 0; i < errors_.size(); ++i)
-        slope[c] += weight(errors_[i]) * slopes_[c][i] * errors_[i];
+        slope[c] += counts_[i] * weight(errors_[i]) * slopes_[c][i] * errors_[i];
     }
     for (size_t c = 0; c < inverted.size(); ++c) {
       for (size_t d = 0; d < at_.size(); ++d) out[c] -= inverted[c][d] * slope[d];
@@ -247,15 +255,14 @@ class Fit {
       all.insert(all.begin() + static_cast<std::ptrdiff_t>(c), fixed);
       return model_(all);
     };
-    Fit rest(others, measured_, model);
+    Fit rest(others, measured_, model, counts_);
     rest.noise_ = noise_;
     rest.descend(kStepsOfOthers, good_enough);
     return misfit(rest.errors_) <= good_enough;
   }
 
   std::vector<FittedConstant> outcome() const {
-    const double freedom = static_cast<double>(errors_.size() - at_.size());
-    const double width = student(freedom) * std::max(kPrecision, deviation());
+    const double width = student(freedom()) * std::max(kPrecision, deviation());
     const double good_enough = misfit(errors_) + width * width;
     const Vector half = half_widths(width);
     std::vector<FittedConstant> out;
@@ -273,6 +280,7 @@ class Fit {
   const std::vector<FitConstant>& constants_;
   const Vector& measured_;
   const FitModel& model_;
+  Vector counts_;
   Vector at_;              // logarithms
   Matrix thoughts_;        // of what is thought beforehand
   double noise_ = kNoise;  // of errors_: how much they count against what is thought
@@ -283,8 +291,10 @@ class Fit {
 }  // namespace
 
 std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
-                                const std::vector<double>& measured, const FitModel& model) {
-  return Fit(constants, measured, model).run();
+                                const std::vector<double>& measured, const FitModel& model,
+                                std::vector<double> counts) {
+  if (counts.empty()) counts.assign(measured.size(), 1);
+  return Fit(constants, measured, model, std::move(counts)).run();
 }
 
 }  // namespace shardrun::cli

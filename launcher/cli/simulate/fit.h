@@ -36,8 +36,10 @@ using FitModel = std::function<std::vector<double>(const std::vector<double>& va
 /// the slopes at the likeliest values, or with the others fitted anew. It is then near what is
 /// thought of it, at the scale of the others. So equal figures of one case identify none of several
 /// constants. Figures that are all twice as large give constants that are, if they share a scale.
-/// `measured`: positive, more of them than constants.
+/// `measured`: positive. `counts`: of each, as how many figures it counts; one of two copies as
+/// half of one; empty: each as one.
 std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
-                                const std::vector<double>& measured, const FitModel& model);
+                                const std::vector<double>& measured, const FitModel& model,
+                                std::vector<double> counts = {});
 
 }  // namespace shardrun::cli

@@ -153,6 +153,13 @@ void set_mesh(const MeasuredRow& row, PlanRequest& request) {
 
 }  // namespace
 
+bool MeasuredRow::is_copy_of(const MeasuredRow& other) const {
+  return milliseconds == other.milliseconds &&
+         std::all_of(std::begin(kRowFields), std::end(kRowFields), [&](const RowField& field) {
+           return this->*field.value == other.*field.value;
+         });
+}
+
 std::vector<MeasuredRow> read_rows(const std::string& path) {
   std::ifstream file(path);
   std::string text;

@@ -17,6 +17,8 @@ struct MeasuredRow {
   int64_t gpus = 1, micro_batch = 1, hidden = 0, heads = 0, layers = 0, sequence = 0;
   int64_t tp = 1, dp = 1, pp = 1, micro_batches = 1, vocabulary = 50304;
   double milliseconds = 0;  // iteration_ms
+
+  bool is_copy_of(const MeasuredRow& other) const;  // all is equal but the line
 };
 
 /// A header, and columns in any order: those of MeasuredRow by its names; vocabulary may be left

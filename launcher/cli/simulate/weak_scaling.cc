@@ -100,8 +100,6 @@ int run_weak_scaling(const SimulatedScaling& o) {
                      {"step, ms", 9},
                      {"TFLOP/s", 8},
                      {"MiB a rank", 10}});
-  std::printf("simulated, not measured: %s on %s, %s\n%s", o.model.c_str(), o.cluster.c_str(),
-              o.dtype.c_str(), table.head().c_str());
   std::vector<SimulatedRow> rows;
   for (const int ranks : o.ranks) {
     const BenchModel model = bench_model(o.model, o.scale, ranks);
@@ -109,6 +107,10 @@ int run_weak_scaling(const SimulatedScaling& o) {
     model.write(file);
     for (const std::string& planner : o.planners) {
       const SimulatedRow& row = rows.emplace_back(simulated_row(o, model, file, ranks, planner));
+      if (rows.size() == 1) {
+        std::printf("simulated, not measured: %s on %s, %s\n%s", o.model.c_str(), o.cluster.c_str(),
+                    o.dtype.c_str(), table.head().c_str());
+      }
       if (!row.why.empty()) {
         std::printf("%5d  %-9s  out of memory: %s\n", ranks, planner.c_str(), row.why.c_str());
       } else {

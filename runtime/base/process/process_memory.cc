@@ -4,10 +4,14 @@
 #include <malloc.h>
 #include <mimalloc.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <mutex>
 #include <string>
+
+#include "base/error.h"
 
 // There in programs that are linked with mimalloc, as the command is, and null in others.
 #pragma weak mi_collect
@@ -26,6 +30,22 @@ ProcessMemory process_memory() {
     if (line.rfind("Pss:", 0) == 0) out.proportional = bytes;
   }
   return out;
+}
+
+namespace {
+
+std::atomic<int64_t> most_bytes = std::numeric_limits<int64_t>::max();
+
+}  // namespace
+
+void limit_process_memory(int64_t bytes) { most_bytes = bytes; }
+
+void require_memory(int64_t bytes, const std::string& takes, const std::string& advice) {
+  const int64_t most = most_bytes;
+  if (most == std::numeric_limits<int64_t>::max()) return;
+  const int64_t held = process_memory().resident;
+  SR_REQUIRE(bytes <= most - held, out_of_memory, takes, ", and this process holds ", held,
+             " of the ", most, " that it may; ", advice);
 }
 
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace shardrun {
 
@@ -13,6 +14,12 @@ struct ProcessMemory {
   int64_t proportional = 0;
 };
 ProcessMemory process_memory();
+
+/// From now on require_memory lets this process hold so many.
+void limit_process_memory(int64_t bytes);
+/// Before `bytes` are taken: throws out_of_memory where this process would then hold more than it
+/// may. `takes`: "a.npz: array 'x' takes 8192 bytes unpacked", for the message; `advice` ends it.
+void require_memory(int64_t bytes, const std::string& takes, const std::string& advice);
 
 /// Bytes of the heap that are in use, with mimalloc of this thread's; 0 where the allocator does
 /// not say.

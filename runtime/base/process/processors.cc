@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -76,6 +77,14 @@ Quota own_quota() {
   const std::optional<GroupLimit> limit = processor_limit();
   if (!limit || limit->amount > 1e6) return {};
   return {std::max(1, static_cast<int>(std::ceil(limit->amount))), limit->group};
+}
+
+int64_t ranks_of_machine() {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    const char* const text = std::getenv(name);
+    if (const int64_t ranks = text == nullptr ? 0 : std::atoll(text); ranks > 0) return ranks;
+  }
+  return 1;
 }
 
 int usable_cores() {

@@ -23,6 +23,9 @@ struct Quota {
 };
 Quota own_quota();
 
+/// Ranks that mpirun has started on this machine; 1 without it.
+int64_t ranks_of_machine();
+
 /// Threads that this process can keep busy: one for each core, no more than its quota.
 int usable_cores();
 

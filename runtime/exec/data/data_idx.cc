@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/process/process_memory.h"
 #include "exec/data/data_files.h"
 #include "exec/data/data_internal.h"
 
@@ -147,6 +148,8 @@ StoredArray open_idx(const std::string& path) {
     // Deflate shrinks by at most 1032: a size beyond that is a lie that must not be allocated.
     const int64_t size = reader.file()->size();
     require_bytes(std::min(bytes, reader.gzipped() ? size * 1040 : size - header));
+    require_memory(bytes, str(path, ": takes ", bytes, " bytes unpacked"),
+                   "give --memory more, or unpacked elements of one byte");
     auto unpacked = std::make_shared<Bytes>(static_cast<size_t>(bytes));
     require_bytes(reader.read(bytes, unpacked->data()));
     more = reader.more();

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/printable.h"
+#include "base/process/process_memory.h"
 #include "exec/data/data_files.h"
 #include "exec/data/data_internal.h"
 
@@ -199,6 +200,8 @@ class Zip {
     // Deflate shrinks by at most 1032: a size beyond that is a lie that must not be allocated.
     SR_REQUIRE(entry.size >= 0 && entry.size / 1040 <= entry.stored, invalid_input, name, ": ",
                entry.stored, " bytes cannot inflate to ", entry.size, "; the file is damaged");
+    require_memory(entry.size, str(name, " takes ", entry.size, " bytes unpacked"),
+                   "write it with numpy's savez, which is read where it lies");
     auto bytes = std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(entry.size));
     z_stream stream{};
     SR_REQUIRE(inflateInit2(&stream, -MAX_WBITS) == Z_OK, internal, name, ": zlib does not start");
@@ -232,6 +235,8 @@ class Zip {
 /// The array, whose first dim runs fastest, in the usual order. It is copied into memory.
 void turn_rows_major(StoredArray& array) {
   const int64_t bytes = array.element_bytes(), count = element_count(array.shape);
+  require_memory(count * bytes, str(array.name, " takes ", count * bytes, " bytes turned round"),
+                 "write it in C order, with numpy.ascontiguousarray");
   auto turned = std::make_shared<std::vector<unsigned char>>(static_cast<size_t>(count * bytes));
   const Shape strides = row_major_strides(array.shape);
   Shape at(array.shape.size(), 0);

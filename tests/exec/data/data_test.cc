@@ -5,9 +5,11 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
+#include "base/process/process_memory.h"
 #include "exec/data/data_sources.h"
 #include "tests/exec/data/data_support.h"
 
@@ -410,6 +412,25 @@ TEST_F(DataTest, ArchivesMayHoldWhatNobodyAsksFor) {
   const std::string twice = write("twice.npz", npz({{"v", v}, {"v", v}}));
   EXPECT_EQ(open_error("npz:" + twice, one),
             twice + ": has two arrays 'v', wanted one of each name");
+}
+
+/// Arrays that lie in their file as they are take no memory, so no limit is theirs.
+TEST_F(DataTest, WhatDoesNotFitIntoMemoryIsNotUnpacked) {
+  const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}),
+                                       field("y", DType::i64, {3}, 3)};
+  const std::string turned =
+      write("turned.npy", npy("<f4", "(4, 2)", std::string(32, '\0'), 1, "True"));
+  limit_process_memory(1);
+  const std::string deflated = open_error("npz:" + golden("deflated.npz"), fields);
+  EXPECT_NE(deflated.find("deflated.npz: array 'x' takes 288 bytes unpacked, and this process "),
+            std::string::npos)
+      << deflated;
+  EXPECT_NE(deflated.find("write it with numpy's savez"), std::string::npos) << deflated;
+  const std::string order = open_error("npy:" + turned, {field("v", DType::f32, {2, 2})});
+  EXPECT_NE(order.find("turned.npy takes 32 bytes turned round"), std::string::npos) << order;
+  open_data("npz:" + golden("stored.npz"), fields, {});
+  limit_process_memory(std::numeric_limits<int64_t>::max());
+  open_data("npz:" + golden("deflated.npz"), fields, {});
 }
 
 TEST_F(DataTest, DamagedZipFilesAreRefusedNeverFollowed) {

@@ -67,6 +67,21 @@ class Groups {
   bool made_ = false;
 };
 
+/// Data of 90 MiB in files of 0.4, and what trains on them.
+void make_images(const Workspace& at) {
+  const Outcome made = at.sh(
+      "(printf '\\000\\000\\010\\003\\000\\001\\324\\300\\000\\000\\000\\034\\000\\000"
+      "\\000\\034'; head -c 94080000 /dev/zero) | gzip -1 > x.gz; "
+      "(printf '\\000\\000\\010\\001\\000\\001\\324\\300'; head -c 120000 /dev/zero) | gzip -1 > "
+      "y.gz");
+  ASSERT_EQ(made.status, 0) << describe(made);
+  const Outcome model = at.shardrun(
+      "model wide-resnet --preset wrn-16-4 --channels 1 --image 28 --no-weights -o wrn.onnx");
+  ASSERT_EQ(model.status, 0) << describe(model);
+}
+const std::string kImageJob =
+    "wrn.onnx --normalise 0.5/0.5 --data idx:x.gz,y.gz --batch 2 --steps 1 --validation 0 ";
+
 class ProcessMemory : public testing::Test {
  protected:
   void SetUp() override {
@@ -165,18 +180,8 @@ TEST_F(ProcessMemory, AHardSearchLeavesRoomForTheArena) {
 /// Data that are unpacked into memory are the process's, too, and known before the arena.
 TEST_F(ProcessMemory, DataCount) {
   SKIP_WHERE_MEMORY_IS_SHADOWED();
-  const Outcome made = at_.sh(
-      "python3 -c 'import gzip, struct\n"
-      "n = 120000\n"
-      "gzip.open(\"x.gz\", \"wb\", 1).write(struct.pack(\">IIII\", 2051, n, 28, 28) + bytes(n * "
-      "784))\n"
-      "gzip.open(\"y.gz\", \"wb\", 1).write(struct.pack(\">II\", 2049, n) + bytes(n))'");
-  ASSERT_EQ(made.status, 0) << describe(made);
-  const Outcome model = at_.shardrun(
-      "model wide-resnet --preset wrn-16-4 --channels 1 --image 28 --no-weights -o wrn.onnx");
-  ASSERT_EQ(model.status, 0) << describe(model);
-  const std::string job =
-      "wrn.onnx --normalise 0.5/0.5 --data idx:x.gz,y.gz --batch 2 --steps 1 --validation 0 ";
+  make_images(at_);
+  const std::string job = kImageJob;
   const Outcome refused = at_.shardrun(job + "--memory 180MiB");
   EXPECT_EQ(refused.status, 2) << describe(refused);
   EXPECT_NE(message(refused).find("data included"), std::string::npos) << describe(refused);
@@ -184,6 +189,24 @@ TEST_F(ProcessMemory, DataCount) {
       << describe(refused);
   const Outcome fits = at_.shardrun(job + "--memory 400MiB");
   EXPECT_EQ(fits.status, 0) << describe(fits);
+}
+
+/// What would not fit is not unpacked, with --memory or without: nothing is killed.
+TEST_F(ProcessMemory, DataThatDoNotFitAreNotUnpacked) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
+  make_images(at_);
+  const Groups group(1, 110 * kMiB);
+  if (!group.made()) GTEST_SKIP() << "no control groups with a limit of memory here";
+  for (const char* limit : {"", " --memory 110MiB"}) {
+    const Outcome refused =
+        at_.sh("sh -c '" + group.enter() + "exec " SHARDRUN_COMMAND " " + kImageJob + limit + "'");
+    EXPECT_EQ(refused.status, 2) << describe(refused);
+    EXPECT_NE(message(refused).find("x.gz: takes 94080000 bytes unpacked, and this process holds "),
+              std::string::npos)
+        << describe(refused);
+    EXPECT_NE(message(refused).find(" of the 115343360 that it may"), std::string::npos)
+        << describe(refused);
+  }
 }
 
 /// Plans for machines that are not here are not about a process here.

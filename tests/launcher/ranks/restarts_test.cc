@@ -150,11 +150,23 @@ TEST_F(Restarts, AreCounted) {
       at_.sh("touch m.jsonl; " +
              call("--checkpoint c --restarts 2 --ranks 2 --lr 1e30 --clip 0 --on-nan stop"));
   EXPECT_EQ(run.status, 1) << describe(run);
-  EXPECT_NE(run.err.find("restart 2 of 2"), std::string::npos) << describe(run);
+  EXPECT_NE(run.err.find("restart 1 of 2, from its beginning"), std::string::npos) << describe(run);
+  EXPECT_NE(run.err.find("restart 2 of 2 in 1 s, for it came no further, "), std::string::npos)
+      << describe(run);
   EXPECT_EQ(run.err.find("restart 3"), std::string::npos) << describe(run);
   const Outcome wrong = at_.sh(call("--checkpoint c --restarts 2 --batch 0"));
   EXPECT_EQ(wrong.status, 2) << describe(wrong);
   EXPECT_EQ(wrong.err.find("restart "), std::string::npos) << describe(wrong);
+}
+
+/// A signal that comes during a pause ends it, and nothing is started.
+TEST_F(Restarts, AskedToStopBetweenStartsItStartsNone) {
+  const Outcome run = at_.sh(
+      call("--checkpoint c --restarts 9 --ranks 2 --lr 1e30 --clip 0 --on-nan stop") +
+      " 2>err & pid=$!\nuntil grep -q 'restart 4 of 9 in 4 s' err || ! kill -0 $pid; do sleep "
+      "0.02; done\nkill -TERM $pid\nwait $pid\nexit $?\n");
+  EXPECT_EQ(run.status, 143) << describe(run);
+  EXPECT_EQ(at_.read("err").find("restart 5"), std::string::npos) << at_.read("err");
 }
 
 TEST_F(Restarts, AskedToStopItStops) {

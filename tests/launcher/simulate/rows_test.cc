@@ -205,7 +205,9 @@ TEST(Rows, OfOneRunTellOfNoConstant) {
 TEST(Rows, FitBackwardWhereItIsNamed) {
   Workspace at;
   const std::vector<Row> rows(22, kRows[4]);
-  at.write("rows.csv", csv(rows, std::vector<double>(rows.size(), made_rows()[4])));
+  std::vector<double> times(rows.size(), made_rows()[4]);
+  for (size_t r = 0; r < times.size(); ++r) times[r] *= 1 + 1e-4 * static_cast<double>(r);
+  at.write("rows.csv", csv(rows, times));
   for (const bool named : {false, true}) {
     const Outcome out =
         at.shardrun(std::string(kCall) + "rows.csv -o c.json" + (named ? " --fit backward" : ""));
@@ -213,6 +215,31 @@ TEST(Rows, FitBackwardWhereItIsNamed) {
     const Json constants = Json::parse(at.read("c.json"))["constants"];
     EXPECT_EQ(constants.size(), named ? 1u : 7u) << constants;
     EXPECT_EQ(constants.contains("backward"), named) << constants;
+  }
+}
+
+/// A file that is appended to itself tells of as many constants as it did, and of none more surely.
+TEST(Rows, CopiesTellNothingNew) {
+  Workspace at;
+  const std::string once = csv(kRows, made_rows());
+  at.write("once.csv", once);
+  at.write("twice.csv", once + once.substr(once.find('\n') + 1));
+  Json found[2];
+  for (const int twice : {0, 1}) {
+    const Outcome out =
+        at.shardrun(std::string(kCall) + (twice ? "twice.csv" : "once.csv") + " -o c.json");
+    ASSERT_EQ(out.status, 0) << describe(out);
+    found[twice] = Json::parse(at.read("c.json"));
+  }
+  EXPECT_EQ(found[1]["not_identifiable"], found[0]["not_identifiable"]);
+  ASSERT_EQ(found[1]["constants"].size(), found[0]["constants"].size());
+  for (const auto& [name, value] : found[0]["constants"].items())
+    EXPECT_NEAR(found[1]["constants"][name].get<double>() / value.get<double>(), 1, 1e-3) << name;
+  EXPECT_FALSE(found[0]["intervals"].empty());
+  for (const auto& [name, ends] : found[0]["intervals"].items()) {
+    for (const int end : {0, 1})
+      EXPECT_NEAR(found[1]["intervals"][name][end].get<double>() / ends[end].get<double>(), 1, 1e-2)
+          << name;
   }
 }
 

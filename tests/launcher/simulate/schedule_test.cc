@@ -101,6 +101,22 @@ TEST(Schedule, AnEagerHostHoldsUpKernels) {
   EXPECT_DOUBLE_EQ(layers.seconds(settings), 16 * 2 + 1);
 }
 
+/// A stage sets to zero what its own backward steps add to: half of the layers' gradients, and all
+/// of one that both stages add to.
+TEST(Schedule, AStageZeroesItsOwnGradients) {
+  Layers layers(8, 2);
+  for (BufferId b = 0; b < 8; ++b) layers.work.zeroed.push_back({b, 0.25});
+  layers.work.zeroed.push_back({8, 4});
+  for (int l = 0; l < 8; ++l) layers.program.steps[15 - l].in = {l};
+  for (int s : {8, 15}) layers.program.steps[s].in.push_back(8);
+  StepSettings settings;
+  EXPECT_DOUBLE_EQ(layers.seconds(settings), 2 * 16) << "a rank that reads nothing has no host";
+  settings.read_rate = 1e9;
+  EXPECT_DOUBLE_EQ(layers.seconds(settings), 8 * 0.25 + 4 + 2 * 16);
+  settings.pipeline = {2, 1};
+  EXPECT_DOUBLE_EQ(layers.seconds(settings), 4 * 0.25 + 4 + (2 + 2 - 1) * 8);
+}
+
 /// Factors are on products, and on the rest of kernels.
 TEST(Schedule, FactorsMultiplyTheirParts) {
   Layers layers(8, 1);
