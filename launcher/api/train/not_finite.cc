@@ -69,7 +69,8 @@ NotFinite::Seen NotFinite::scan(const Tensor& tensor) {
 }
 
 /// The batch does not outlive its micro-batch; the rest is looked at when it is wanted.
-void NotFinite::look_at_batch() {
+void NotFinite::look_at_batch(Origin origin) {
+  origin_ = std::move(origin);
   events_.clear();
   writes_.clear();
   for (const Binding& binding : executor_.program().bindings) {
@@ -227,6 +228,17 @@ std::string NotFinite::element(const Value& value, int64_t flat) const {
   return text_of(at) + (fits || program.mesh.size() == 1 ? "" : " of the rank's shard");
 }
 
+/// " (a.npz: array 'x', row 7)", where an input's element comes from a row of a file.
+std::string NotFinite::row_of_batch(const Value& value, int64_t flat) const {
+  const Event& event = events_[value.event];
+  if (event.step || event.binding->role != Role::batch || event.binding->box.empty()) return "";
+  const Shape& shape =
+      executor_.program().buffers[static_cast<size_t>(buffer_of(value))].type.shape;
+  const int64_t row = flat / (element_count(shape) / shape[0]) + event.binding->box[0].begin;
+  const std::string from = origin_(event.binding->name, row);
+  return from.empty() ? "" : " (" + from + ")";
+}
+
 std::string_view NotFinite::part_of_step(const Node& node) const {
   if (node.name.rfind(kAgain, 0) == 0) return "computed again for the backward pass";
   const auto found = nodes_.find(node.name);
@@ -262,10 +274,11 @@ std::string NotFinite::describe(const Value& value) const {
       str("the first value that is not finite is ", what, ": ", nan ? "NaN" : "an infinity");
   if (buffer.type.shape.empty())
     return found + (program.mesh.size() > 1 ? str(" on rank ", program.rank) : "") + why;
+  const int64_t first = nan ? holds.first_nan : holds.first_infinity;
   return str(found, " in ", nan ? holds.nans : holds.infinities, " of ",
              element_count(buffer.type.shape), " elements",
              program.mesh.size() > 1 ? str(" on rank ", program.rank) : "", ", the first at ",
-             element(value, nan ? holds.first_nan : holds.first_infinity), why);
+             element(value, first), row_of_batch(value, first), why);
 }
 
 NotFinite::First NotFinite::first(Communicator& host,

@@ -1,6 +1,7 @@
 // NotFinite: finds the first value of a step that is not finite.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,7 +18,7 @@ namespace shardrun {
 /// Follows one rank's executor, step by step, while a step of training or a pass is made again:
 ///
 ///   NotFinite search(executor, graph, plan);
-///   fill(batch), search.look_at_batch();
+///   fill(batch), search.look_at_batch(origin);
 ///   executor.run_micro();
 ///   throw Failure(… + search.first(comm, {"loss"}).text);
 ///
@@ -39,9 +40,11 @@ class NotFinite {
   NotFinite(const NotFinite&) = delete;
   NotFinite& operator=(const NotFinite&) = delete;
 
+  /// Where a row of an input comes from: "a.npz: array 'x', row 7"; "": not known.
+  using Origin = std::function<std::string(const std::string& input, int64_t row)>;
   /// The batch is there, and its micro-batch about to run. What was seen of the one before is
   /// forgotten: it had found nothing.
-  void look_at_batch();
+  void look_at_batch(Origin origin);
   /// Has the micro-batch left anything that is not finite, in these metrics or in what is
   /// accumulated, and not only for state that was so before? On this rank.
   bool found(const std::vector<std::string>& metrics) const;
@@ -81,6 +84,7 @@ class NotFinite {
   std::optional<Value> first_here(const std::vector<std::string>& metrics) const;
   std::optional<Value> origin(const Value& value) const;
   std::string element(const Value& value, int64_t flat) const;
+  std::string row_of_batch(const Value& value, int64_t flat) const;
   std::string describe(const Value& value) const;
   std::string_view part_of_step(const Node& node) const;
 
@@ -92,6 +96,7 @@ class NotFinite {
   std::vector<bool> forward_;  // by node: does the loss depend on it?
   mutable std::vector<Event> events_;
   std::map<BufferId, std::vector<Value>> writes_;  // in the order of events
+  Origin origin_;
 };
 
 }  // namespace shardrun

@@ -126,7 +126,7 @@ void RankTrainer::run_training(int64_t number, double lr, NotFinite* search, Rep
     train_.set_scalar(kRandomStep, first_draw_ + batch - first_batch_);
     if (!filled_) fill(train_, batch, Split::training, profiler_ ? &profiler_->training : nullptr);
     filled_ = data_->same_each_step();
-    if (search) search->look_at_batch();
+    if (search) search->look_at_batch(origin_in(batch, Split::training));
     if (check) check->before_micro();
     run_micro(train_);
     if (search && comm_.host().any_of(search->found(kMetrics) ? 1 : 0) != 0) return;
@@ -297,9 +297,19 @@ void RankTrainer::pass(int64_t batch, Split split, NotFinite* search) {
   evaluation_->begin_step();
   evaluation_->set_scalar(kRandomStep, batch);  // what is drawn besides dropout
   fill(*evaluation_, batch, split, timeline);
-  if (search) search->look_at_batch();
+  if (search) search->look_at_batch(origin_in(batch, split));
   run_micro(*evaluation_);
   if (timeline) timeline->end_run();
+}
+
+NotFinite::Origin RankTrainer::origin_in(int64_t batch, Split split) const {
+  return [=, this](const std::string& input, int64_t row) {
+    for (const BatchField& field : fields_) {
+      if (input == field.name) return data_->origin(batch, split, field, row);
+      if (input == kTestPrefix + field.name) return data_->origin(batch, Split::test, field, row);
+    }
+    return std::string();
+  };
 }
 
 void RankTrainer::fill(Executor& executor, int64_t batch, Split split, Timeline* timeline) {

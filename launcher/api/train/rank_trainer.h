@@ -109,6 +109,7 @@ class RankTrainer {
   Evaluation mean(const Sums& sums, Split split) const;
   void pass(int64_t batch, Split split, NotFinite* search = nullptr);
   void fill(Executor& executor, int64_t batch, Split split, Timeline* timeline);
+  NotFinite::Origin origin_in(int64_t batch, Split split) const;
   void run_micro(Executor& executor) const;
 
   Communicator& comm_;

@@ -67,6 +67,12 @@ class DataSource {
   /// not fit the model.
   virtual void read(int64_t batch, Split split, const BatchField& field, const Box& box,
                     void* out) const = 0;
+  /// Where row `row` of a batch comes from: "a.npz: array 'x', row 7", counted from 0; "": from no
+  /// row of a file.
+  virtual std::string origin(int64_t /*batch*/, Split /*split*/, const BatchField& /*field*/,
+                             int64_t /*row*/) const {
+    return "";
+  }
   /// Of validation or test.
   virtual int64_t batches(Split split) const = 0;
   /// Is every batch of a split the same?

@@ -52,14 +52,13 @@ class SampleSource : public DataSource {
       }
       check_values(data.arrays[i], field);
     }
+    arrays_ = std::move(data.arrays);
   }
 
   void read(int64_t batch, Split split, const BatchField& field, const Box& box,
             void* out) const override {
     if (is_empty(box)) return;
-    size_t which = 0;
-    while (which < fields_.size() && fields_[which].name != field.name) ++which;
-    SR_REQUIRE(which < fields_.size(), internal, "batch input '", field.name, "' was not opened");
+    const size_t which = number_of(field);
     const std::span inner = std::span(box).subspan(1);
     const int64_t elements = count_in(inner);
     const int64_t width = size_of(field.type.dtype), rows = field.type.shape[0];
@@ -76,6 +75,12 @@ class SampleSource : public DataSource {
     }
   }
 
+  std::string origin(int64_t batch, Split split, const BatchField& field,
+                     int64_t row) const override {
+    const auto [array, at] = arrays_[number_of(field)].find(order_.pick(split, batch, row).sample);
+    return str(array->name, ", row ", at);
+  }
+
   int64_t batches(Split split) const override { return order_.batches(split); }
 
   std::string describe() const override {
@@ -88,6 +93,13 @@ class SampleSource : public DataSource {
   }
 
  private:
+  size_t number_of(const BatchField& field) const {
+    size_t which = 0;
+    while (which < fields_.size() && fields_[which].name != field.name) ++which;
+    SR_REQUIRE(which < fields_.size(), internal, "batch input '", field.name, "' was not opened");
+    return which;
+  }
+
   SampleOrder make_order(const ArrayData& data, const DataOptions& options) {
     const bool image = data.images || changes_images(options);
     bool pad = false, labelled = true;
@@ -143,6 +155,7 @@ class SampleSource : public DataSource {
 
   std::string spec_;
   std::vector<BatchField> fields_;
+  std::vector<Samples> arrays_;
   SampleOrder order_;
   std::vector<std::unique_ptr<SampleReader>> readers_;
 };

@@ -27,10 +27,7 @@ class WholeSource : public DataSource {
   void read(int64_t, Split split, const BatchField& field, const Box& box,
             void* out) const override {
     if (is_empty(box)) return;
-    const auto found = std::find_if(parts_.begin(), parts_.end(),
-                                    [&](const Part& p) { return p.field.name == field.name; });
-    SR_REQUIRE(found != parts_.end(), internal, "batch input '", field.name, "' was not opened");
-    const Part& part = *found;
+    const Part& part = part_of(field);
     if (part.samples.empty()) return read_adjacency(field, box, static_cast<char*>(out));
     if (!part.columns.empty()) return read_columns(part, box, static_cast<char*>(out));
     if (part.scalar) return part.reader->read({}, {}, out);
@@ -46,10 +43,17 @@ class WholeSource : public DataSource {
         for (int64_t i = 0; i < elements; ++i)
           store_integer(to, field.type.dtype, i, *field.ignore);
       } else {
-        const int64_t at = part.rows.empty() ? row : part.rows[static_cast<size_t>(row)];
-        part.reader->read({at, split, 0}, inner, to);
+        part.reader->read({part.stored_row(row), split, 0}, inner, to);
       }
     }
+  }
+
+  std::string origin(int64_t /*batch*/, Split /*split*/, const BatchField& field,
+                     int64_t row) const override {
+    const Part& part = part_of(field);
+    if (part.samples.empty()) return "";
+    const auto [array, at] = part.samples.find(part.stored_row(row));
+    return str(array->name, ", row ", at);
   }
 
   int64_t batches(Split split) const override {
@@ -73,7 +77,17 @@ class WholeSource : public DataSource {
     bool scalar = false;
     std::vector<int64_t> columns;  // an edge list in another order
     std::vector<int64_t> rows;     // what belongs to the edges, likewise
+    int64_t stored_row(int64_t row) const {
+      return rows.empty() ? row : rows[static_cast<size_t>(row)];
+    }
   };
+
+  const Part& part_of(const BatchField& field) const {
+    const auto found = std::find_if(parts_.begin(), parts_.end(),
+                                    [&](const Part& p) { return p.field.name == field.name; });
+    SR_REQUIRE(found != parts_.end(), internal, "batch input '", field.name, "' was not opened");
+    return *found;
+  }
 
   void add(const ArrayData& data, size_t i, const BatchField& field, const DataOptions& options) {
     Part part{field, data.arrays[i], nullptr, field.type.shape.empty(), {}, {}};

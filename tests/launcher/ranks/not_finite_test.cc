@@ -114,12 +114,12 @@ TEST_F(NotFiniteRuns, NameTheInput) {
   for (const std::string mesh : {"a=1", "a=2"})
     expect_ends(mesh, loss("mse"), train,
                 {"step 1: the loss is nan", "is input 'x': NaN in 1 of ",
-                 "nothing was updated: look at the data"});
+                 "/x.npy, row 5); nothing was updated: look at the data"});
   std::swap(x[5 * 4 + 1], x[0]);
   x[0] = 0.1f, x[5 * 4 + 1] = 0.1f;
   y[3] = INFINITY;
   train.data = data(x, y);
-  expect_ends("a=2", loss("mse"), train, {"is input 'target': an infinity in 1 of "});
+  expect_ends("a=2", loss("mse"), train, {"is input 'target': an infinity in 1 of ", " row 3)"});
 }
 
 /// As where a mask picks nothing to take the mean of.
@@ -240,7 +240,8 @@ TEST_F(NotFiniteRuns, NameWhatStateTookIn) {
   for (const std::string mesh : {"a=1", "a=2"}) {
     x[16 * 4] = NAN;
     train.data = data(x, y);
-    expect_ends(mesh, model, train, {"is input 'x': NaN in 1 of ", "look at the data"});
+    expect_ends(mesh, model, train,
+                {"is input 'x': NaN in 1 of ", " row 16)", "look at the data"});
   }
 }
 
