@@ -119,7 +119,8 @@ TEST_F(NotFiniteRuns, NameTheInput) {
   x[0] = 0.1f, x[5 * 4 + 1] = 0.1f;
   y[3] = INFINITY;
   train.data = data(x, y);
-  expect_ends("a=2", loss("mse"), train, {"is input 'target': an infinity in 1 of ", " row 3)"});
+  expect_ends("a=2", loss("mse"), train,
+              {"is input 'target': an infinity in 1 of ", "/y.npy, row 0)"});
 }
 
 /// As where a mask picks nothing to take the mean of.
@@ -134,9 +135,9 @@ TEST_F(NotFiniteRuns, SayThatNothingWasDividedByNothing) {
   TrainOptions train;
   train.data = data(x, y);
   train.validation = 0;
-  expect_ends("a=2", loss("mse"), train,
-              {"(div in the forward pass): NaN in 1 of ",
-               "; 0 / 0 is one, as in a mean of nothing"});
+  expect_ends(
+      "a=2", loss("mse"), train,
+      {"(div in the forward pass): NaN in 1 of ", "; 0 / 0 is one, as in a mean of nothing"});
 }
 
 /// Steps that are left out update nothing, and those behind them go on; one too many ends the run.
@@ -240,8 +241,7 @@ TEST_F(NotFiniteRuns, NameWhatStateTookIn) {
   for (const std::string mesh : {"a=1", "a=2"}) {
     x[16 * 4] = NAN;
     train.data = data(x, y);
-    expect_ends(mesh, model, train,
-                {"is input 'x': NaN in 1 of ", " row 16)", "look at the data"});
+    expect_ends(mesh, model, train, {"is input 'x': NaN in 1 of ", " row 16)", "look at the data"});
   }
 }
 
