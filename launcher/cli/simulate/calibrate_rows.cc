@@ -20,6 +20,10 @@ constexpr size_t kLeastRows = 10, kFewConstants = 4, kRowsForOneMore = 3;
 constexpr double kMuch = 0.3;  // of rows' errors
 constexpr char kUnknown[] = "not identifiable from these rows";
 
+size_t different(const std::vector<double>& counts) {
+  return static_cast<size_t>(std::llround(std::accumulate(counts.begin(), counts.end(), 0.0)));
+}
+
 /// Of each row, as how many it counts: one of two copies as half of one.
 std::vector<double> counts_of(const std::vector<MeasuredRow>& rows) {
   std::vector<double> out;
@@ -153,6 +157,7 @@ int run_row_calibration(World& world, const RowCalibration& o) {
                                            std::to_string(all.size()) + " rows, wanted " +
                                            std::to_string(kLeastRows) + " or more");
   }
+  (void)to_fit(o.fit, different(counts_of(all)));  // before they are planned, which takes a while
   SimulatedRows simulated(world, {o.cluster, o.assume, o.dtype});
   WorkLine line("calibrating", !o.quiet);
   const auto planned = [&](const std::string& path, const std::vector<MeasuredRow>& rows) {
@@ -168,9 +173,7 @@ int run_row_calibration(World& world, const RowCalibration& o) {
                                            " rows can be simulated; " + (simulated.left_out()[0]));
   }
   const std::vector<double> counts = counts_of(fitted_to.rows);
-  const double different = std::accumulate(counts.begin(), counts.end(), 0.0);
-  const std::vector<FitConstant> wanted =
-      to_fit(o.fit, static_cast<size_t>(std::llround(different)));
+  const std::vector<FitConstant> wanted = to_fit(o.fit, different(counts));
   std::vector<double> measured;
   int tried = 0;
   for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);

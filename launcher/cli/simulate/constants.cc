@@ -81,7 +81,13 @@ ConstantsFile read_constants(const std::string& path) {
   };
   std::ifstream file(path);
   if (!file) throw wrong("cannot be read");
-  const nlohmann::json all = nlohmann::json::parse(file, nullptr, false);
+  nlohmann::json all;
+  try {
+    all = nlohmann::json::parse(file);
+  } catch (const nlohmann::json::out_of_range&) {
+    throw wrong("has a number that is too large");
+  } catch (const nlohmann::json::parse_error&) {  // no object
+  }
   if (!all.is_object() || all.value("shardrun_constants", nlohmann::json()) != 1 ||
       !all.contains("constants") || !all["constants"].is_object())
     throw wrong("is no file of constants, which 'shardrun calibrate --rows' writes");

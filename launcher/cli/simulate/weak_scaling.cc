@@ -45,6 +45,8 @@ SimulatedRow simulated_row(const SimulatedScaling& o, const BenchModel& of, cons
   } catch (const Failure& failure) {
     if (failure.kind() != Failure::Kind::memory) throw;
     row.why = failure.what();
+    if (const size_t at = row.why.find(file); at != std::string::npos)
+      row.why.replace(at, file.size(), o.model);  // the file is gone when this is read
   }
   return row;
 }

@@ -295,6 +295,8 @@ TEST(Rows, ConstantsAreRefusedByFileAndField) {
   refused("{", "'c.json': is no file of constants");
   refused(R"({"shardrun_constants": 1, "constants": {"speed": 2}})", "no constant 'speed'");
   refused(R"({"shardrun_constants": 1, "constants": {"within": -2}})", "'within' is -2");
+  refused(R"({"shardrun_constants": 1, "constants": {"within": 1e999}})",
+          "a number that is too large");
   refused(R"({"shardrun_constants": 1, "constants": {}, "assume": "megatron"})",
           "was fitted with --assume 'megatron'");
 }
