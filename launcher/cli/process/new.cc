@@ -1,4 +1,5 @@
-// The command's `new` and `delete`: mimalloc's ends a process that finds no memory, this one throws.
+// The command's `new` and `delete`: mimalloc's ends a process that finds no memory, this one
+// throws.
 #include <cstdlib>
 #include <new>
 

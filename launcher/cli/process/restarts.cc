@@ -29,7 +29,6 @@
 namespace shardrun::cli {
 namespace {
 
-constexpr int kStopped[] = {128 + SIGHUP, 128 + SIGINT, 128 + SIGTERM};
 constexpr int kLongestPause = 64;  // s
 
 using Clock = std::chrono::steady_clock;
@@ -323,8 +322,9 @@ int run_with_restarts(const Arguments& args) {
     const bool damaged = !whole.empty() && whole != start->resume;
     // A machine that has less memory than it had refuses the plan, not the call.
     const bool plan_refused = refused && !damaged && !start->plan.empty();
-    const bool final = ended.status == 0 || (refused && !damaged && !plan_refused) ||
-                       std::ranges::find(kStopped, ended.status) != std::end(kStopped);
+    const bool final =
+        ended.status == 0 || (refused && !damaged && !plan_refused) ||
+        std::ranges::find(kEndingSignals, ended.status - 128) != std::end(kEndingSignals);
     if (final || again == *args.restarts) return ended.status;
     plans.after(*start);
     if (plan_refused) plans.drop(start->plan);

@@ -67,7 +67,7 @@ int signal_named(const std::string& name) {
 
 std::vector<int> ending_signals() {
   std::vector<int> out;
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int signal : kEndingSignals) {
     struct sigaction action {};
     const bool ignored = ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
     if (!ignored) out.push_back(signal);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <csignal>
 #include <functional>
 #include <optional>
 #include <string>
@@ -9,8 +10,10 @@
 
 namespace shardrun::cli {
 
-/// SIGTERM, SIGINT and SIGHUP (a terminal that is gone), but for those that the caller had ignored,
-/// as nohup does: these stay ignored.
+/// Those that end a run with a checkpoint, and its process with 128 more; SIGHUP: a terminal is
+/// gone.
+inline constexpr int kEndingSignals[] = {SIGTERM, SIGINT, SIGHUP};
+/// But for those that the caller had ignored, as nohup does: these stay ignored.
 std::vector<int> ending_signals();
 /// One signal may come twice: timeout(1) sends it to its child, and to the group of that.
 inline constexpr std::chrono::milliseconds kSameSignal{100};
