@@ -95,13 +95,18 @@ std::vector<PartRun> schedule_of(const Pipeline& pipeline, int stage, int micro_
   return out;
 }
 
+void require_layers(const Pipeline& pipeline, int64_t layers) {
+  const int parts = pipeline.parts();
+  SR_REQUIRE(parts == 1 || layers >= parts, invalid_input, "--stages ", pipeline.stages,
+             pipeline.chunks > 1 ? str(" with --chunks ", pipeline.chunks) : "", ": ", parts,
+             " parts, but the names of the model's nodes tell of ", layers, " layers");
+}
+
 DividedSteps divide(const ProgramWork& work, const Pipeline& pipeline, bool recompute_layers) {
   const Program& program = *work.program;
   const std::map<std::string, int> numbers = layer_numbers(work);
   const int layers = static_cast<int>(numbers.size()), parts = pipeline.parts();
-  SR_REQUIRE(parts == 1 || layers >= parts, invalid_input, "--stages ", pipeline.stages,
-             pipeline.chunks > 1 ? str(" with --chunks ", pipeline.chunks) : "", ": ", parts,
-             " parts, but the names of the model's nodes tell of ", layers, " layers");
+  require_layers(pipeline, layers);
   std::vector<int> forward, backward, update;
   for (size_t s = 0; s < work.steps.size(); ++s) {
     const StepPart part = work.steps[s].part;

@@ -36,6 +36,8 @@ struct PartRun {
 /// Megatron-LM's interleaved schedule, which takes `stages` micro-batches through each chunk in
 /// turn. Throws invalid_input: several chunks, and micro-batches that are no multiple of stages.
 std::vector<PartRun> schedule_of(const Pipeline& pipeline, int stage, int micro_batches);
+/// Throws invalid_input: fewer layers than parts, where there are several.
+void require_layers(const Pipeline& pipeline, int64_t layers);
 
 /// Steps of a Program, as numbers in the order in which they run; some more than once.
 struct PartSteps {
@@ -51,7 +53,7 @@ struct DividedSteps {
 /// Cuts at layers' boundaries, into parts of equally many layers. What is of no layer goes to the
 /// part of the step before it, in front of all layers to the first part, behind them to the last;
 /// in the backward pass the other way round. `recompute_layers`: each layer's forward steps again,
-/// in front of its backward steps. Throws invalid_input where there are fewer layers than parts.
+/// in front of its backward steps. Throws invalid_input as require_layers does.
 /// Of one part and without recomputation `backward` is the whole of a micro-batch, as the Program
 /// has it, and `forward` is empty.
 DividedSteps divide(const ProgramWork& work, const Pipeline& pipeline, bool recompute_layers);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "choices.h"
 #include "measure/cluster.h"
@@ -79,13 +80,20 @@ void check_request(const SimulateRequest& r, int64_t ranks) {
   if (!r.comm_streams.empty()) parse_choice("--comm-streams", kCommStreams, r.comm_streams);
 }
 
+/// Throws invalid_input as schedule_of does, and where there are too many.
+void check_micro_batches(const SimulateRequest& r, int64_t micro_batches) {
+  if (r.stages == 1) return;
+  SR_REQUIRE(micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
+             " micro-batches are too many");
+  (void)schedule_of(pipeline_of(r), 0, static_cast<int>(micro_batches));
+}
+
 void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,
                     int64_t micro_batches) {
   SR_REQUIRE(ranks <= cluster.size() || cluster.oversubscribes, invalid_input, "--stages ",
              r.stages, ": ", ranks, " ranks, cluster '", cluster.name, "' has ", cluster.size(),
              " devices");
-  SR_REQUIRE(r.stages == 1 || micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
-             " micro-batches are too many");
+  check_micro_batches(r, micro_batches);
   check_request(r, ranks);
 }
 
@@ -229,6 +237,20 @@ PlanRequest request_of_stage(World& world, const PlanRequest& request,
     const Cluster cluster = planned_cluster(world, request, request.ranks);
     if (out.memory_bytes == 0) out.memory_bytes = cluster.memory_bytes * stages;
     return out;
+  });
+}
+
+void check_stages(const Model& model, const SimulateRequest& request) {
+  at_boundary([&] {
+    const Graph& graph = model.impl().train;
+    const std::vector<std::string> by_node = layers_of(graph);
+    const std::vector<StepPart> parts = parts_of(graph);
+    std::set<std::string> layers;
+    for (size_t n = 0; n < by_node.size(); ++n) {
+      if (parts[n] == StepPart::forward && !by_node[n].empty()) layers.insert(by_node[n]);
+    }
+    require_layers(pipeline_of(request), std::ssize(layers));
+    check_micro_batches(request, graph.micro_batches);
   });
 }
 

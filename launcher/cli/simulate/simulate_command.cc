@@ -139,7 +139,9 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
                   "say for how many ranks: --ranks 8, or a --mesh with all its sizes");
   }
   args.plan = request_of_stage(world, args.plan, request);
-  ModelAndPlan of = load_and_plan(world, args);
+  ModelAndPlan of = load_and_plan(world, args, [&](const Model& model) {
+    if (args.model_options.accumulate != kAutoMicroBatches) check_stages(model, request);
+  });
   take_fastest(world, args, request, of);
   const SimulateReport report = shardrun::simulate(world, of.model, of.plan, request);
   if (!world.leader()) return 0;

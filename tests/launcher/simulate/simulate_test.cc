@@ -45,7 +45,8 @@ TEST(Simulate, TakesModelsWithAnyRecipe) {
   ASSERT_NE(at.shardrun("plan w.onnx --ranks 2").out.find("recipe of the model:"),
             std::string::npos);
   const Outcome cosine = at.shardrun(
-      "model gat --dense --layers 1 --features 8 --classes 3 --nodes 12 --recipe '--schedule cosine' "
+      "model gat --dense --layers 1 --features 8 --classes 3 --nodes 12 --recipe '--schedule "
+      "cosine' "
       "--no-weights -o g.onnx");
   ASSERT_EQ(cosine.status, 0) << describe(cosine);
   for (const char* model : {"w.onnx", "g.onnx"}) {
@@ -82,7 +83,17 @@ TEST(Simulate, RefusesWithASentence) {
   refused("--ranks 2 --chunks 3", "--schedule");
   refused("--ranks 4 --stages 2 --schedule 1f1b --chunks 3", "--chunks 3: --schedule 1f1b has one");
   refused("--ranks 2 --checkpoint-minutes 5", "--mtbf");
-  refused("--ranks 8 --stages 4", "4 parts, but the names of the model's nodes tell of 2 layers");
+  refused("--ranks 8 --stages 4 --memory 1",
+          "4 parts, but the names of the model's nodes tell of 2 layers");
+  const Outcome deeper = at.shardrun(
+      "model gpt --layers 4 --hidden 32 --heads 2 --vocab 64 --context 16 --no-weights -o d.onnx");
+  ASSERT_EQ(deeper.status, 0) << describe(deeper);
+  const Outcome odd = at.shardrun(
+      "simulate d.onnx --ranks 2 --stages 2 --schedule interleaved --batch 2 --accumulate 3 "
+      "--memory 1");
+  EXPECT_EQ(odd.status, 2) << describe(odd);
+  EXPECT_NE(message(odd).find("3 micro-batches are no multiple of 2 stages"), std::string::npos)
+      << describe(odd);
   refused("--ranks 2 --json same --trace same", "same");
   ASSERT_EQ(at.shardrun("plan m.onnx --mesh 8 --planner dp --cluster h100 -o p.json").status, 0);
   refused("--plan p.json --stages 2", "16 ranks");

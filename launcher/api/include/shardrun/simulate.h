@@ -66,6 +66,10 @@ struct SimulateReport {
 PlanRequest request_of_stage(World& world, const PlanRequest& request,
                              const SimulateRequest& simulated);
 
+/// Throws Failure(call) where the model's layers, or its micro-batches, do not go into the request's
+/// stages, whatever the plan.
+void check_stages(const Model& model, const SimulateRequest& request);
+
 /// Throws Failure(call): a request that cannot be met, named.
 SimulateReport simulate(World& world, const Model& model, const TrainingPlan& plan,
                         const SimulateRequest& request);
