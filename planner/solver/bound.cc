@@ -98,7 +98,7 @@ void Bound::add_cost(int node, const std::vector<double>& cost) {
 
 /// min over the other side's strategies of the edge's present costs, for each strategy of `node`.
 void Bound::collect(const Arc& arc, const Node& node) {
-  const auto cost_of = [given = messages_.data() + arc.reversed](double cost, size_t strategy) {
+  const auto cost_of = [given = messages_.data() + arc.reversed](CostLanes cost, size_t strategy) {
     return cost - given[strategy];
   };
   least_per_column<kBoundBlocks>(tables_.data() + arc.table, node.width,

@@ -181,8 +181,8 @@ void FactoredBound::collect(const Arc& arc, size_t size) {
   const uint16_t* name = names_.data() + arc.other_name;
   for (size_t b = 0; b < arc.size; ++b) least[name[b]] = std::min(least[name[b]], -others[b]);
   double* out = out_.data();
-  const auto cost_of = [scale = arc.scale, least](float cost, size_t name) {
-    return scale * static_cast<double>(cost) + least[name];
+  const auto cost_of = [scale = arc.scale, least](CostLanes cost, size_t name) {
+    return scale * cost + least[name];
   };
   least_per_column<kFactoredBlocks>(tables_.data() + arc.table, arc.width, arc.names, cost_of, out);
   const double* own = messages_.data() + arc.message;

@@ -2,7 +2,12 @@
 // (FactoredBound).
 #pragma once
 
+#ifdef __AVX__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
+#include <cstring>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -22,30 +27,48 @@ inline double least_of(const double* values, size_t size) {
   return least;
 }
 
-/// out[a] = min over rows b of cost_of(table[b][a], b), for all columns of a padded table.
-/// `kBlocks`: so many groups of lanes stay in registers.
+/// Doubles that are computed together.
+using CostLanes [[gnu::vector_size(kLanes * sizeof(double))]] = double;
+
+inline CostLanes load_costs(const double* from) {
+  CostLanes out;
+  std::memcpy(&out, from, sizeof out);
+  return out;
+}
+inline CostLanes load_costs(const float* from) {
+#ifdef __AVX__
+  return _mm256_cvtps_pd(_mm_loadu_ps(from));  // of a conversion of lanes GCC 12 makes two
+#else
+  using Stored [[gnu::vector_size(kLanes * sizeof(float))]] = float;
+  Stored stored;
+  std::memcpy(&stored, from, sizeof stored);
+  return __builtin_convertvector(stored, CostLanes);
+#endif
+}
+
+/// out[a] = min over rows b of cost_of(table[b][a], b), for all columns of a padded table; cost_of
+/// gets lanes of them. `kBlocks`: so many groups of lanes stay in registers.
 template <size_t kBlocks, class T, class CostOf>
 void least_per_column(const T* table, size_t width, size_t rows, const CostOf& cost_of,
                       double* out) {
-  const auto columns = [&]<size_t kColumns>(std::integral_constant<size_t, kColumns>, size_t from) {
-    double least[kColumns];
-    for (size_t a = 0; a < kColumns; ++a) least[a] = kInfeasible;
+  const auto columns = [&]<size_t kGroups>(std::integral_constant<size_t, kGroups>, size_t from) {
+    CostLanes least[kGroups];
+    for (CostLanes& lanes : least) lanes = CostLanes{} + kInfeasible;
     const T* row = table + from;
     for (size_t b = 0; b < rows; ++b, row += width) {
-      for (size_t a = 0; a < kColumns; ++a) {
-        const double cost = cost_of(row[a], b);
-        least[a] = cost < least[a] ? cost : least[a];
+      for (size_t g = 0; g < kGroups; ++g) {
+        const CostLanes cost = cost_of(load_costs(row + g * kLanes), b);
+        least[g] = cost < least[g] ? cost : least[g];
       }
     }
-    for (size_t a = 0; a < kColumns; ++a) out[from + a] = least[a];
+    std::memcpy(out + from, least, sizeof least);
   };
   size_t done = 0;
   for (; done + kLanes * kBlocks <= width; done += kLanes * kBlocks)
-    columns(std::integral_constant<size_t, kLanes * kBlocks>(), done);
+    columns(std::integral_constant<size_t, kBlocks>(), done);
   const size_t left = (width - done) / kLanes;
   [&]<size_t... kLess>(std::index_sequence<kLess...>) {
-    ((left == kLess + 1 ? columns(std::integral_constant<size_t, kLanes*(kLess + 1)>(), done)
-                        : void()),
+    ((left == kLess + 1 ? columns(std::integral_constant<size_t, kLess + 1>(), done) : void()),
      ...);
   }
   (std::make_index_sequence<kBlocks - 1>());
