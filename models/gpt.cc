@@ -166,7 +166,9 @@ class GptWriter {
           std::pow(o_.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(width_)));
     const std::string at = w_.node(
         "Unsqueeze", {w_.node("Cast", {positions()}, {{"to", int64_t{kFloat}}}), w_.ints({1})});
-    const std::string half = w_.node("Mul", {at, w_.floats(speeds)});
+    // Of a node, for an initialiser that the gradient reaches would be trained.
+    const std::string turns = w_.node("Constant", {}, {{"value_floats", speeds}});
+    const std::string half = w_.node("Mul", {at, turns});
     const std::string angle = w_.node("Concat", {half, half}, {{"axis", int64_t{1}}});
     cos_ = w_.node("Cos", {angle});
     sin_ = w_.node("Sin", {angle});

@@ -200,6 +200,19 @@ TEST_F(Gpt, AttentionInPiecesIsTheOperator) {
                read_numbers(SHARDRUN_SOURCE_DIR "/tests/models/llama_logits.txt"));
 }
 
+/// What is trained is what was written as a weight: no table of angles, and no number.
+TEST_F(Gpt, WeightsAloneAreTrained) {
+  for (const Case& c : cases()) {
+    const int64_t written = write_gpt(c.options, path);
+    ImportReport report;
+    import(path, &report);
+    int64_t trained = 0;
+    for (const ImportReport::Parameter& parameter : report.parameters)
+      trained += parameter.trainable ? element_count(parameter.type.shape) : 0;
+    EXPECT_EQ(trained, written) << c.name;
+  }
+}
+
 TEST_F(Gpt, DescribedWeightsAreTheStoredOnes) {
   write_gpt(small(), path);
   const std::string described = (folder / "described.onnx").string();
