@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "planner/solver/messages.h"
+
 namespace shardrun {
 
 RegionSolver::RegionSolver(const FlatProblem& problem)
@@ -233,6 +235,30 @@ void RegionSolver::place_messages() {
   }
 }
 
+/// The least of first[a] + all tables' [a], added up in that order. Lanes may overlap: a minimum is
+/// the same.
+static double least_sum(const double* first, const std::vector<const double*>& tables,
+                        size_t size) {
+  double least = kInfeasible;
+  if (size < kLanes) {
+    for (size_t a = 0; a < size; ++a) {
+      double sum = first[a];
+      for (const double* table : tables) sum += table[a];
+      least = sum < least ? sum : least;
+    }
+    return least;
+  }
+  CostLanes lanes = CostLanes{} + kInfeasible;
+  for (size_t next = 0; next < size; next += kLanes) {
+    const size_t a = std::min(next, size - kLanes);
+    CostLanes sum = load_costs(first + a);
+    for (const double* table : tables) sum += load_costs(table + a);
+    lanes = sum < lanes ? sum : lanes;
+  }
+  for (size_t lane = 0; lane < kLanes; ++lane) least = lanes[lane] < least ? lanes[lane] : least;
+  return least;
+}
+
 /// Fills all messages for the present prices. Returns the least priced cost.
 double RegionSolver::eliminate() {
   double constant = 0;
@@ -271,18 +297,10 @@ double RegionSolver::eliminate() {
         }
       }
     }
-    row_.resize(size);
     double least = kInfeasible;
     size_t index = 0;
     for (;;) {
-      std::copy(bucket.priced.begin(), bucket.priced.end(), row_.begin());
-      double* out = row_.data();
-      for (size_t f = 0; f < factors; ++f) {
-        const double* table = at[f];
-        for (size_t a = 0; a < size; ++a) out[a] += table[a];
-      }
-      least = kInfeasible;
-      for (size_t a = 0; a < size; ++a) least = out[a] < least ? out[a] : least;
+      least = least_sum(bucket.priced.data(), at, size);
       if (dims == 0) break;
       bucket.message[index++] = least;
       size_t d = dims;
