@@ -85,6 +85,7 @@ class PlanSearch {
   void find_rules();
   SpmdRule rule_with_rows(size_t item_class);
   SearchSpace enumerate();
+  double fraction_run(const Node& node) const;
   int64_t count_rows(const Folding::Class& members, NodePlan& plan);
   std::vector<Strategy> pooled(const Folding::Class& members);
   void drop_avoided(SearchSpace& space) const;
