@@ -102,9 +102,10 @@ TEST_F(InferencePlan, OfTheStepThatTakesOneToken) {
 TEST_F(InferencePlan, KeptCopiesCostNothing) {
   done("model gpt --preset itx --no-weights -o preset.onnx");
   const auto seconds = [&](const std::string& planner) {
-    done("plan preset.onnx --step token --batch 128 --mesh 2x8 --cluster a100-40:2 --dtype bf16 "
-         "--planner " +
-         planner + " -o p.json");
+    done(
+        "plan preset.onnx --step token --batch 128 --mesh 2x8 --cluster a100-40:2 --dtype bf16 "
+        "--planner " +
+        planner + " -o p.json");
     return nlohmann::json::parse(at_.read("p.json"))["train"]["seconds"].get<double>();
   };
   const double found = seconds("auto");
