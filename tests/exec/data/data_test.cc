@@ -414,6 +414,24 @@ TEST_F(DataTest, ArchivesMayHoldWhatNobodyAsksFor) {
             twice + ": has two arrays 'v', wanted one of each name");
 }
 
+/// A row of a shuffled batch is named by where it lies in the file.
+TEST_F(DataTest, RowsOfABatchKnowWhereTheyComeFrom) {
+  const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}),
+                                       field("y", DType::i64, {3}, 3, BatchRole::target)};
+  const auto data = open_data("npz:" + golden("stored.npz"), fields, {});
+  std::set<std::string> seen;
+  for (int64_t batch = 0; batch < 3; ++batch) {
+    const auto x = read_all<float>(*data, batch, fields[0]);  // x[sample][j] = sample + j / 4
+    for (int64_t row = 0; row < 3; ++row) {
+      const std::string from = data->origin(batch, Split::training, fields[0], row);
+      const int sample = static_cast<int>(x[static_cast<size_t>(4 * row)]);
+      EXPECT_EQ(from, golden("stored.npz") + ": array 'x', row " + std::to_string(sample));
+      seen.insert(from);
+    }
+  }
+  EXPECT_EQ(seen.size(), 9u);
+}
+
 /// Arrays that lie in their file as they are take no memory, so no limit is theirs.
 TEST_F(DataTest, WhatDoesNotFitIntoMemoryIsNotUnpacked) {
   const std::vector<BatchField> fields{field("x", DType::f32, {3, 4}),
