@@ -36,7 +36,6 @@ PlanOptions asked_of(const MergedMesh& merged, const std::vector<AskedOfAxis>& a
   out.requests.clear();
   out.pinned.clear();
   out.avoided.clear();
-  out.reshard_times = nullptr;
   // Claims will do: arenas and times are those of programs on the mesh itself.
   out.arena_use = nullptr;
   out.retime = nullptr;
@@ -55,9 +54,10 @@ StrategyPool merged_pool(const Graph& graph, const Mesh& mesh, const Cluster& cl
   for (const std::vector<MergedMesh>& group : searched_meshes(mesh, cluster, asked)) {
     const PlanOptions coarse = asked_of(group[0], asked, options);
     PlanReport its;
+    MeshTables tables(group[0].mesh, cluster);
     std::optional<PlanSearch> search;
     try {
-      search.emplace(graph, group[0].mesh, cluster, coarse, rules);
+      search.emplace(graph, tables, coarse, rules);
       search->open(its);
     } catch (const Error& error) {
       // What is wrong with a tactic is said of the mesh itself.

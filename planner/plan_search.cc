@@ -55,17 +55,14 @@ void drop_divided_sums(const Node& node, SpmdRule& rule) {
 
 }  // namespace
 
-PlanSearch::PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-                       const PlanOptions& options, RuleCache& rules)
+PlanSearch::PlanSearch(const Graph& graph, MeshTables& tables, const PlanOptions& options,
+                       RuleCache& rules)
     : graph_(graph),
-      mesh_(mesh),
-      cluster_(cluster),
+      tables_(tables),
       options_(options),
       rules_(rules),
-      own_times_(mesh, cluster),
-      times_(options.reshard_times != nullptr ? *options.reshard_times : own_times_),
       numbered_(graph, options.contents),
-      constraints_(graph, mesh, options.planner, options.tactics, options.requests,
+      constraints_(graph, mesh_, options.planner, options.tactics, options.requests,
                    options.pinned) {}
 
 void PlanSearch::pose(PlanReport& report) {
@@ -75,8 +72,8 @@ void PlanSearch::pose(PlanReport& report) {
   const double begin = thread_seconds();
   space_ = std::move(all);
   restrict(*space_);
-  joint_ = build_problem(*space_, graph_, folding_, mesh_, times_);
-  posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, times_});
+  joint_ = build_problem(*space_, graph_, folding_, mesh_, tables_.reshard_times);
+  posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, tables_.reshard_times});
   least_claims_ = least_peak_bytes(joint_->problem);
   report.build_seconds += since(begin);
   start_ = proposed_start(joint_->problem);
@@ -148,7 +145,7 @@ std::unique_ptr<GameTable> PlanSearch::table(const GameOptions& rules) {
 
 std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space, const GameOptions& rules) {
   restrict(space);
-  return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space), times_,
+  return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space), tables_.reshard_times,
                                      rules);
 }
 
@@ -298,11 +295,16 @@ SearchSpace PlanSearch::enumerate() {
       if (constraints_.are_met(c, space.strategies[c])) continue;
     }
     const SpmdRule rule = rule_with_rows(c);
+    const bool exchanges_rows = rule.options.size() > class_rules_[c].options.size();
     const auto count = [&](NodePlan& plan) { return count_rows(folding_.classes[c], plan); };
     space.strategies[c] =
         constraints_.strategies(c, folding_, [&](const Constraints::MayTake& may_take) {
-          return enumerate_strategies(node, graph_.types(node.inputs), graph_.types(node.outputs),
-                                      rule, mesh_, cluster_, constraints_.leaves_empty(), count,
+          const std::vector<TensorType> in = graph_.types(node.inputs),
+                                        out = graph_.types(node.outputs);
+          const bool leave_empty = constraints_.leaves_empty();
+          if (!may_take && !exchanges_rows)
+            return tables_.strategies.of(node, in, out, rule, leave_empty);
+          return enumerate_strategies(node, in, out, rule, mesh_, cluster_, leave_empty, count,
                                       may_take);
         });
   }

@@ -33,7 +33,7 @@ struct Effort {
 /// Folds the graph, finds its classes' strategies, and solves the joint Problem: once as if memory
 /// were no matter, and again and again until what a solution says fits.
 ///
-///     PlanSearch search(graph, mesh, cluster, options, rules);
+///     PlanSearch search(graph, tables, options, rules);
 ///     search.pose(report);  // open() does it, too
 ///     search.open(report);
 ///     search.loose();
@@ -42,8 +42,7 @@ struct Effort {
 class PlanSearch {
  public:
   /// All must outlive this.
-  PlanSearch(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
-             const PlanOptions& options, RuleCache& rules);
+  PlanSearch(const Graph& graph, MeshTables& tables, const PlanOptions& options, RuleCache& rules);
 
   /// Finds the strategies, once. Throws invalid_input where planner, requests and what is avoided
   /// leave a node none.
@@ -102,13 +101,12 @@ class PlanSearch {
   LimitedOptions::Method method() const;
 
   const Graph& graph_;
-  const Mesh& mesh_;
-  const Cluster& cluster_;
+  MeshTables& tables_;
+  const Mesh& mesh_ = tables_.mesh;
+  const Cluster& cluster_ = tables_.cluster;
   const PlanOptions& options_;
   const PlannerKind planner_ = options_.planner.kind;
   RuleCache& rules_;
-  ReshardTimes own_times_;
-  ReshardTimes& times_;
   NumberedRows numbered_;
   Constraints constraints_;
   Folding folding_;

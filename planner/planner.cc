@@ -46,17 +46,16 @@ ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
 
 class Planning {
  public:
-  Planning(const Graph& graph, const Mesh& mesh, const Cluster& cluster, const PlanOptions& options,
-           RuleCache& rules, PlanReport& report)
+  Planning(const Graph& graph, MeshTables& tables, const PlanOptions& options, RuleCache& rules,
+           PlanReport& report)
       : graph_(graph),
-        mesh_(mesh),
-        cluster_(cluster),
+        tables_(tables),
         options_(options),
         rules_(rules),
         report_(report) {}
 
   Plan run() {
-    pool_ = merged_pool(graph_, mesh_, cluster_, options_, rules_,
+    pool_ = merged_pool(graph_, mesh_, tables_.cluster, options_, rules_,
                         [&](const PlanReport& its) { add_time(its); });
     if (!pool_.empty()) {
       options_.pool = &pool_;
@@ -170,8 +169,7 @@ class Planning {
     const int64_t before = heap_in_use();
     if (!version.options.recomputed.empty())
       version.step = with_recomputed(graph_, version.options.recomputed);
-    version.search.emplace(version.step ? *version.step : graph_, mesh_, cluster_, version.options,
-                           rules_);
+    version.search.emplace(version.step ? *version.step : graph_, tables_, version.options, rules_);
     PlanReport its;
     attempt(version, [&] { version.search->pose(its); });
     add_time(its);
@@ -530,8 +528,8 @@ class Planning {
   }
 
   const Graph& graph_;
-  const Mesh& mesh_;
-  const Cluster& cluster_;
+  MeshTables& tables_;
+  const Mesh& mesh_ = tables_.mesh;
   PlanOptions options_;
   StrategyPool pool_;
   const PlannerKind kind_ = options_.planner.kind;
@@ -552,8 +550,10 @@ class Planning {
 Plan plan_shardings(const Graph& graph, const Mesh& mesh, const Cluster& cluster,
                     const PlanOptions& options, RuleCache& rules, PlanReport* report) {
   PlanReport unread;
+  std::optional<MeshTables> own;
+  MeshTables& tables = options.tables != nullptr ? *options.tables : own.emplace(mesh, cluster);
   const PlanUnder plan_under = [&](const PlanOptions& under, PlanReport& its) {
-    return Planning(graph, mesh, cluster, under, rules, its).run();
+    return Planning(graph, tables, under, rules, its).run();
   };
   return plan_with_hints(graph, mesh, options, plan_under, report != nullptr ? *report : unread);
 }

@@ -8,8 +8,8 @@
 
 #include "graph/plan.h"
 #include "planner/cost/cluster.h"
+#include "planner/mesh_tables.h"
 #include "planner/planner_choice.h"
-#include "planner/reshard/reshard_table.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/numbered_rows.h"
 #include "planner/schedule/propagate.h"
@@ -64,8 +64,8 @@ struct PlanOptions {
   /// A node takes one of these, or is whole; nullptr: any that its rule allows. Nodes that are not
   /// in it are whole.
   const StrategyPool* pool = nullptr;
-  /// Of this mesh and cluster, with what another plan has found out already.
-  ReshardTimes* reshard_times = nullptr;
+  /// Of this mesh and cluster, with what another plan has found out already. nullptr: its own.
+  MeshTables* tables = nullptr;
 };
 
 /// What became of a hint.

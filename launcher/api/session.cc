@@ -80,7 +80,7 @@ struct PlanSession::Impl {
     options.requests = without_hints(options.requests, model.impl().train, mesh);
     for (const std::string& text : annotated.requests)
       if (!is_hint(text)) options.requests.push_back(text);
-    search.emplace(model.impl().train, mesh, cluster, options, rules);
+    search.emplace(model.impl().train, tables, options, rules);
     game_rules.memory_limit = asked_bytes(request) > 0   ? asked_bytes(request)
                               : cluster.memory_bytes > 0 ? cluster.memory_bytes
                                                          : kAnyBytes;
@@ -94,6 +94,7 @@ struct PlanSession::Impl {
   PlanRequest request;
   Mesh mesh;
   Cluster cluster;
+  MeshTables tables{mesh, cluster};
   PlanOptions options;
   RuleCache rules{rule_file_path()};
   std::optional<PlanSearch> search;

@@ -108,7 +108,8 @@ TEST(MergedAxes, WhatRunsAgainIsCut) {
   options.recomputed = {"h.0.Gelu"};
   PlanReport report;
   const Cluster cluster = host_cluster();
-  PlanSearch search(again, first.mesh, cluster, options, rules());
+  MeshTables tables(first.mesh, cluster);
+  PlanSearch search(again, tables, options, rules());
   search.open(report);
   const Plan plan = search.loose().plan;
   const NodePlan& node = plan.nodes.at(kAgain + "h.0.Gelu");
@@ -190,7 +191,8 @@ TEST(MergedAxes, APoolDoesNotLoosenASchedule) {
   PlanReport report;
   const Cluster cluster = host_cluster();
   const Mesh mesh = Mesh::parse("data=2");
-  PlanSearch search(step(), mesh, cluster, options, rules());
+  MeshTables tables(mesh, cluster);
+  PlanSearch search(step(), tables, options, rules());
   search.open(report);
   const Plan plan = search.loose().plan;
   EXPECT_EQ(to_string(plan.values.at("tokens"), mesh), "[{data}, -]");

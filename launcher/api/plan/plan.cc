@@ -142,8 +142,8 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
                           annotated.requests.end());
   out.request.shard = options.requests;
   out.annotation_notes = std::move(annotated.notes);
-  std::optional<ReshardTimes> times;  // of training and validation
-  if (mesh) options.reshard_times = &times.emplace(*mesh, out.cluster);
+  std::optional<MeshTables> tables;  // of training and validation
+  if (mesh) options.tables = &tables.emplace(*mesh, out.cluster);
   out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
                    : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
                                     rules, &out.report, &out.meshes);

@@ -14,8 +14,8 @@ namespace shardrun::test {
 struct Played {
   Played(const Graph& graph, const std::string& mesh_text, const Cluster& cluster,
          const GameOptions& rules = {}, PlanOptions asked = {})
-      : mesh(Mesh::parse(mesh_text)), options(std::move(asked)) {
-    search.emplace(graph, mesh, cluster, options, cache);
+      : mesh(Mesh::parse(mesh_text)), tables(mesh, cluster), options(std::move(asked)) {
+    search.emplace(graph, tables, options, cache);
     table = search->table(rules);
   }
   const GameBoard& board() const { return table->board; }
@@ -23,6 +23,7 @@ struct Played {
   std::vector<GameStart> starts() const { return known_starts(board(), search->rule_of(), {}); }
 
   Mesh mesh;
+  MeshTables tables;
   PlanOptions options;
   RuleCache cache;
   std::optional<PlanSearch> search;
