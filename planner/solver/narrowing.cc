@@ -6,6 +6,7 @@
 
 #include "base/at.h"
 #include "planner/solver/deadline.h"
+#include "planner/solver/descent/repair.h"
 #include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/memory_use.h"
@@ -26,6 +27,7 @@ struct NarrowSettings {
   double rounding = 1e-6;       // relative: matrices are in single precision
   int tree_patience = 12;       // moves of trees that gain nothing
   size_t starts = 3;            // of descents of trees
+  double repairable = 1.3;      // times the limit: so many bytes at most
   double hopeless = 0.2;        // relative: so far from the bound behind the first, they end
   double worth_joining = 1e-4;  // relative: a join that gains less is the last
   size_t worth_removing = 10;   // one in so many strategies: less is not worth a copy
@@ -42,6 +44,7 @@ class Narrower {
       claims_.nodes.push_back({node.name, node.cost, node.claims});
     flat_.emplace(claims_);
     memory_.emplace(*flat_);
+    repair_.emplace(problem, *memory_);
     prices_ = MemoryPrices(memory_->times());
   }
 
@@ -109,7 +112,16 @@ class Narrower {
     descend(now_, solution, memory_ ? &prices : nullptr);
     last_ = expanded(solution, out_.kept);
     offer(last_);
-    if (!memory_) remember(last_);
+    memory_ ? repair(last_) : remember(last_);
+  }
+
+  /// Offers what fits of a solution, just offered, that claims a little too much.
+  void repair(Solution solution) {
+    const double most = kNarrow.repairable * static_cast<double>(options_.memory_limit);
+    if (memory_->overflow() == 0 || static_cast<double>(memory_->peak()) > most ||
+        raw_cost(problem_, solution) >= out_.cost)
+      return;
+    if (repair_->fit(solution, out_.kept)) offer(solution);
   }
 
   /// Remembers the cheapest of what was decoded, to begin descents from.
@@ -230,6 +242,7 @@ class Narrower {
   Problem claims_;
   std::optional<FlatProblem> flat_;  // of claims_
   std::optional<MemoryUse> memory_;
+  std::optional<Repair> repair_;
   MemoryPrices prices_{0};  // seconds a byte, per time
   Solution last_;
   struct Seen {

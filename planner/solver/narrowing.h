@@ -38,7 +38,8 @@ struct Narrowed {
 /// Message passing over all strategies (planner/solver/factored_bound.h) and descents from what it
 /// decodes, in turns with the removal of every strategy whose slack exceeds what there is between
 /// the bound and the best solution. Memory is priced at each time that matters, prices moved by
-/// subgradient steps. Without memory, where sweeps end with a larger gap, whole trees choose anew
+/// subgradient steps; what claims a little too much is repaired (planner/solver/descent/repair.h).
+/// Without memory, where sweeps end with a larger gap, whole trees choose anew
 /// (planner/solver/descent/tree_descent.h) from the cheapest solutions, and these are joined.
 /// nullopt if some node has no strategy that its neighbours allow.
 std::optional<Narrowed> narrow(const FactoredProblem& problem, const NarrowOptions& options);
