@@ -32,9 +32,10 @@ bool packs(const std::vector<Step>& setup) {
                      [](const Step& step) { return step.node.op == "pack_weights"; });
 }
 
-/// The same of weights in kernels' own layouts. Validation, which updates none, then keeps bf16
-/// copies, too, to lay these out.
+/// The same of weights in kernels' own layouts, which those of processors have. Validation, which
+/// updates none, then keeps bf16 copies, too, to lay these out.
 void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  if (!plan.cluster.oversubscribes) return;  // of GPUs
   Plan train = plan.train, evaluation = plan.evaluation;
   train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
   const std::shared_ptr<PlanPrograms> bare = measures.train.of(plan.train);
