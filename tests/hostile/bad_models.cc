@@ -345,6 +345,13 @@ void add_movement(Operators& ops) {
   ops.add("Flatten", {{4, 2}}, {}, number("axis", 7), {"7"});
   ops.add("DepthToSpace", {{1, 4, 2, 2}}, {}, number("blocksize", 0), {"0"});
   ops.add("DepthToSpace", {{1, 4, 2, 2}}, {}, number("blocksize", 3), {"3"});
+  ops.add("SpaceToDepth", {{1, 4, 2, 2}}, {}, number("blocksize", 3), {"blocks of 3"});
+  ops.add("CenterCropPad", {{4, 2}}, {{-4, 2}}, nullptr, {"-4"}, 18);
+  ops.add("CenterCropPad", {{4, 2}}, {{INT64_MAX, 2}}, nullptr, {"9223372036854775807"}, 18);
+  ops.add("CenterCropPad", {{4, 2}}, {{2}}, nullptr, {"1 sizes for 2 axes"}, 18);
+  ops.add("LpNormalization", {{4, 2}}, {}, number("p", 3), {"p"});
+  ops.add("LRN", {{1, 4, 2, 2}}, {}, number("size", INT64_MAX), {"size is 9223372036854775807"});
+  ops.add("Hardmax", {{4, 2}}, {}, number("axis", 2), {"2"});
   ops.add("ConstantOfShape", {}, {{-4}}, nullptr, {"-4"});
 }
 

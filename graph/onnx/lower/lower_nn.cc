@@ -1,5 +1,5 @@
 // Lowering of normalisations.
-#include "graph/onnx/lower/lowering.h"
+#include "graph/onnx/lower/spatial.h"
 
 namespace shardrun::importer {
 namespace {
@@ -97,7 +97,56 @@ void group_normalization(NodeContext& c) {
   c.out(group_norm(c, c.in(0), groups, per_channel(c.in(1)), per_channel(c.in(2))));
 }
 
-constexpr Lowering kNnLowerings[] = {{"LayerNormalization", 17, layer_norm},
+/// x over its norm along a dim, and 0 where that is 0.
+void lp_normalization(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(x));
+  const int64_t p = c.attr_i("p", 2);
+  if (p != 1 && p != 2) c.refuse_attr("p", "supported are 1 and 2");
+  const V sum = b.sum(p == 1 ? b.add("abs", {x}) : b.add("mul", {x, x}), {axis}, true);
+  const V norm = p == 1 ? sum : b.add("sqrt", {sum});
+  const V zero = b.add("equal", {norm, b.scalar(0, b.dtype(x))});
+  c.out(b.add("div", {x, b.add("where", {zero, b.scalar(1, b.dtype(x)), norm})}));
+}
+
+/// (x - mean) / (deviation + 1e-9)
+void mean_variance_normalization(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  std::vector<int64_t> axes = c.attr_ints("axes");
+  if (axes.empty()) axes = {0, 2, 3};
+  axes = NodeContext::axes(std::move(axes), b.rank(x));
+  const V centred = b.add("sub", {x, b.mean(x, axes, true)});
+  const V deviation = b.add("sqrt", {b.mean(b.add("mul", {centred, centred}), axes, true)});
+  c.out(b.add("div", {centred, b.with("add", deviation, 1e-9)}));
+}
+
+/// Over a power of the squares of neighbouring channels: x / (bias + alpha / size * sum)^beta.
+void local_response_normalization(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  require_image(c, x);
+  const int64_t size = c.attr_i("size", 0);
+  const Shape shape = b.shape(x);
+  SR_REQUIRE(size > 0 && size <= 2 * shape[1], invalid_input, "size is ", size, ", x is ",
+             b.type(x));
+  // As an image whose rows are the channels.
+  const int64_t elements = element_count(spatial_of(shape));
+  const V squares = b.reshape(b.add("mul", {x, x}), {shape[0], 1, shape[1], elements});
+  const std::vector<Window> windows = {{size, 1, 1, (size - 1) / 2, size / 2}, {1, 1, 1, 0, 0}};
+  Attrs attrs = window_attrs(windows, true);
+  attrs.set("kernel", kernel_of(windows));
+  const V sum = b.reshape(b.add("sum_pool", {squares}, std::move(attrs)), shape);
+  const double alpha = c.attr_f("alpha", 1e-4) / static_cast<double>(size);
+  const V base = b.with("add", b.with("mul", sum, alpha), c.attr_f("bias", 1));
+  c.out(b.add("div", {x, b.with("pow", base, c.attr_f("beta", 0.75))}));
+}
+
+constexpr Lowering kNnLowerings[] = {{"LpNormalization", 1, lp_normalization},
+                                     {"MeanVarianceNormalization", 9, mean_variance_normalization},
+                                     {"LRN", 1, local_response_normalization},
+                                     {"LayerNormalization", 17, layer_norm},
                                      {"RMSNormalization", 23, rms_norm},
                                      {"InstanceNormalization", 6, instance_normalization},
                                      {"GroupNormalization", 18, group_normalization}};

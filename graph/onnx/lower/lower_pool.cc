@@ -171,6 +171,37 @@ void global_max_pool(NodeContext& c) {
   c.out(c.b.add_n("max_pool", {x}, pool_attrs(windows, spatial, Shape(spatial.size(), 1)))[0]);
 }
 
+/// |x|^p, whose sum's p-th root a norm is.
+V powers(Builder& b, V x, double p) {
+  if (p == 2) return b.add("mul", {x, x});
+  const V size = b.add("abs", {x});
+  return p == 1 ? size : b.with("pow", size, p);
+}
+V root(Builder& b, V sum, double p) {
+  return p == 1 ? sum : p == 2 ? b.add("sqrt", {sum}) : b.with("pow", sum, 1 / p);
+}
+double norm_of(NodeContext& c) {
+  const int64_t p = c.attr_i("p", 2);
+  if (p < 1) c.refuse_attr("p", "a norm has at least 1");
+  return static_cast<double>(p);
+}
+
+void lp_pool(NodeContext& c) {
+  const V x = c.in(0);
+  require_image(c, x);
+  const double p = norm_of(c);
+  const Shape spatial = spatial_of(c.b.shape(x));
+  const std::vector<Window> windows = read_windows(c, spatial, {});
+  const Attrs attrs = pool_attrs(windows, spatial, pooled_sizes(c, windows, spatial));
+  c.out(root(c.b, c.b.add("sum_pool", {powers(c.b, x, p)}, attrs), p));
+}
+
+void global_lp_pool(NodeContext& c) {
+  require_image(c, c.in(0));
+  const double p = norm_of(c);
+  c.out(root(c.b, c.b.sum(powers(c.b, c.in(0), p), spatial_axes(c), true), p));
+}
+
 // ---- Resize ----
 
 /// How a position of the result maps to one of the operand, which may lie between two.
@@ -479,6 +510,8 @@ constexpr Lowering kPoolLowerings[] = {{"MaxPool", 8, max_pool},
                                        {"AveragePool", 7, average_pool},
                                        {"GlobalAveragePool", 1, global_average_pool},
                                        {"GlobalMaxPool", 1, global_max_pool},
+                                       {"LpPool", 2, lp_pool},
+                                       {"GlobalLpPool", 2, global_lp_pool},
                                        {"Resize", 11, resize}};
 
 }  // namespace

@@ -105,6 +105,19 @@ void softmax(NodeContext& c) {
                 {{"axis", NodeContext::axis(c.attr_i("axis", -1), c.b.rank(c.in(0)))}}));
 }
 
+/// 1 at the first largest of each row, else 0.
+void hardmax(NodeContext& c) {
+  Builder& b = c.b;
+  const V x = c.in(0);
+  const int64_t axis = NodeContext::axis(c.attr_i("axis", -1), b.rank(x));
+  const V first = b.add(
+      "argmax", {x}, {{"axis", axis}, {"keepdims", int64_t{1}}, {"select_last_index", int64_t{0}}});
+  Shape along(b.shape(x).size(), 1);
+  along[static_cast<size_t>(axis)] = b.shape(x)[static_cast<size_t>(axis)];
+  const V places = b.reshape(b.iota(along[static_cast<size_t>(axis)], 0, 1), along);
+  c.out(b.cast(b.add("equal", {places, first}), b.dtype(x)));
+}
+
 // ReduceSum takes its axes as an input from 13, the others from 18.
 constexpr Lowering kReduceLowerings[] = {{"ReduceSum", 11, reduce_any},
                                          {"ReduceMean", 11, reduce_any},
@@ -120,6 +133,7 @@ constexpr Lowering kReduceLowerings[] = {{"ReduceSum", 11, reduce_any},
                                          {"ArgMin", 12, arg},
                                          {"CumSum", 11, cum_sum},
                                          {"TopK", 11, top_k},
+                                         {"Hardmax", 13, hardmax},
                                          {"Softmax", 13, softmax},
                                          {"LogSoftmax", 13, softmax}};
 

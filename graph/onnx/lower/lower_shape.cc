@@ -422,7 +422,55 @@ void depth_to_space(NodeContext& c) {
   c.out(c.b.reshape(x, {s[0], channels, s[2] * n, s[3] * n}));
 }
 
-constexpr Lowering kShapeLowerings[] = {{"Shape", 1, shape},
+/// [N, C, H / b, b, W / b, b], the places in a block in front of the channels.
+void space_to_depth(NodeContext& c) {
+  const Ints s = c.b.shape(c.in(0));
+  const int64_t n = c.attr_i("blocksize", 0);
+  SR_REQUIRE(s.size() == 4 && n > 0 && n < (int64_t{1} << 24) && s[2] % n == 0 && s[3] % n == 0,
+             invalid_input, "cannot take blocks of ", n, " out of ", c.b.type(c.in(0)));
+  V x = c.b.reshape(c.in(0), {s[0], s[1], s[2] / n, n, s[3] / n, n});
+  x = c.b.transpose(x, {0, 3, 5, 1, 2, 4});
+  c.out(c.b.reshape(x, {s[0], s[1] * n * n, s[2] / n, s[3] / n}));
+}
+
+/// The middle of each dim, or the dim in the middle of zeros.
+void centre_crop_pad(NodeContext& c) {
+  V x = c.in(0);
+  const int64_t rank = c.b.rank(x);
+  const Ints sizes = c.ints(1, "shape");
+  Ints axes = c.attr_ints("axes");
+  if (axes.empty()) {
+    axes.resize(static_cast<size_t>(rank));
+    std::iota(axes.begin(), axes.end(), 0);
+  }
+  SR_REQUIRE(sizes.size() == axes.size(), invalid_input, "has ", sizes.size(), " sizes for ",
+             axes.size(), " axes");
+  check_sizes(sizes, "a size");
+  NodeContext::axes(axes, rank);
+  Ints before(static_cast<size_t>(rank), 0), after = before;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    const int64_t axis = NodeContext::axis(axes[i], rank);
+    const auto d = static_cast<size_t>(axis);
+    const int64_t more = sizes[i] - c.b.shape(x)[d];
+    SR_REQUIRE(sizes[i] >= 0, invalid_input, "shape asks for ", sizes[i], " along dim ", axis);
+    if (more < 0) x = c.b.slice(x, axis, -more / 2, -more / 2 + sizes[i]);
+    before[d] = std::max<int64_t>(more, 0) / 2;
+    after[d] = std::max<int64_t>(more, 0) - before[d];
+  }
+  if (before == after && *std::max_element(before.begin(), before.end()) == 0) return c.out(x);
+  const DType dtype = c.b.dtype(x);
+  if (dtype == DType::boolean) x = c.b.cast(x, DType::i32);
+  c.out(c.b.cast(c.b.add("pad", {x},
+                         {{"before", before},
+                          {"after", after},
+                          {"mode", std::string("constant")},
+                          {"value", 0.0}}),
+                 dtype));
+}
+
+constexpr Lowering kShapeLowerings[] = {{"SpaceToDepth", 1, space_to_depth},
+                                        {"CenterCropPad", 18, centre_crop_pad},
+                                        {"Shape", 1, shape},
                                         {"Size", 1, size},
                                         {"Reshape", 5, reshape},
                                         {"Flatten", 9, flatten},
