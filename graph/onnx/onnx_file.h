@@ -55,7 +55,7 @@ class OnnxFile {
   /// The symbolic dims of these, in order of appearance. Throws.
   std::vector<SymbolicDim> symbolic_dims() const;
 
-  /// Reads ONNX opset 13 to 27 (IR up to 13; older opsets where their ops never changed). Weights
+  /// Reads ONNX opset 13 to 28 (IR up to 14; older opsets where their ops never changed). Weights
   /// become Role::parameter with a Source that points into the file, so that a rank reads only its
   /// shard; integers, buffers and single numbers that are no weights become constants; running
   /// statistics of batch normalisations, and what else forward() changes by the export's metadata,

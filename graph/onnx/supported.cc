@@ -22,7 +22,7 @@ bool is_supported(const FlatNode& node) {
   if (const Lowering* lowering = find_lowering(op)) {
     fail(ErrorKind::unsupported, node.label, ": op ", op, " of opset ", node.opset,
          " is not supported; it is from opset ", lowering->since, " on", others,
-         "; export with opset 13 to 27");
+         "; export with opset 13 to 28");
   }
   fail(ErrorKind::unsupported, node.label, ": op ", op, " (opset ", node.opset,
        ") is not supported", others, advice_for(op));

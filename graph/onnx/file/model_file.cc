@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kInitialiserBytes = 1200;  // what is kept of one, but for its numbers
 constexpr size_t kLongestName = 4096;        // bytes; exporters write some hundred
-constexpr int64_t kOldestIr = 3, kNewestIr = 13, kNewestOpset = 27;
+constexpr int64_t kOldestIr = 3, kNewestIr = 14, kNewestOpset = 28;
 
 int64_t parse_bytes(const std::string& text, const char* what) {
   int64_t value = -1;
@@ -317,7 +317,7 @@ void check_versions(const ::onnx::ModelProto& model) {
              "is not an ONNX model (no graph in it)");
   SR_REQUIRE(model.ir_version() >= kOldestIr && model.ir_version() <= kNewestIr, unsupported,
              "has IR version ", model.ir_version(),
-             "; supported are 7 to 13 (and 3 to 6 where nothing in the model changed since)");
+             "; supported are 7 to 14 (and 3 to 6 where nothing in the model changed since)");
   std::set<std::string> domains;
   bool standard = false;
   for (const auto& opset : model.opset_import()) {

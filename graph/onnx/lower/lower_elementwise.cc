@@ -128,10 +128,21 @@ void gelu(NodeContext& c) {
 }
 
 /// x * sigmoid(alpha * x).
-void swish(NodeContext& c) {
+/// x sigmoid(alpha x) of the first operand.
+V swished(NodeContext& c) {
   const double alpha = c.attr_f("alpha", 1.0);
-  if (alpha == 1.0) return c.out(c.b.add("silu", {c.in(0)}));
-  c.out(c.b.add("mul", {c.in(0), c.b.add("sigmoid", {c.b.with("mul", c.in(0), alpha)})}));
+  if (alpha == 1.0) return c.b.add("silu", {c.in(0)});
+  return c.b.add("mul", {c.in(0), c.b.add("sigmoid", {c.b.with("mul", c.in(0), alpha)})});
+}
+
+void swish(NodeContext& c) { c.out(swished(c)); }
+
+/// swish(a) b
+void swiglu(NodeContext& c) {
+  const TensorType type = c.b.type(c.in(0));
+  SR_REQUIRE(c.b.type(c.in(1)) == type, invalid_input, "A is ", type, ", B ", c.b.type(c.in(1)),
+             "; they are not broadcast");
+  c.out(c.b.add("mul", {swished(c), c.in(1)}));
 }
 
 void prelu(NodeContext& c) {
@@ -165,8 +176,8 @@ void pow(NodeContext& c) {
 
 void mod(NodeContext& c) {
   const int64_t fmod = c.attr_i("fmod", 0);
-  SR_REQUIRE(fmod != 0 || !is_float(c.b.dtype(c.in(0))), invalid_input,
-             "floating operands want fmod=1");
+  SR_REQUIRE(fmod != 0 || c.opset >= 28 || !is_float(c.b.dtype(c.in(0))), invalid_input,
+             "floating operands want fmod=1, until opset 28");
   c.out(c.b.add("mod", {c.in(0), c.in(1)}, {{"fmod", fmod}}));
 }
 
@@ -283,6 +294,7 @@ constexpr Lowering kElementwiseLowerings[] = {{"Abs", 6, plain_unary},
                                               {"Expm1", 1, expm1},
                                               {"Gelu", 20, gelu},
                                               {"Swish", 24, swish},
+                                              {"SwiGLU", 28, swiglu},
                                               {"PRelu", 9, prelu},
                                               {"Shrink", 9, shrink},
                                               {"Pow", 7, pow},

@@ -422,14 +422,17 @@ void depth_to_space(NodeContext& c) {
   c.out(c.b.reshape(x, {s[0], channels, s[2] * n, s[3] * n}));
 }
 
-/// [N, C, H / b, b, W / b, b], the places in a block in front of the channels.
+/// [N, C, H / b, b, W / b, b]: the places in a block in front of the channels, or (CRD, from opset
+/// 28 on) behind them.
 void space_to_depth(NodeContext& c) {
   const Ints s = c.b.shape(c.in(0));
   const int64_t n = c.attr_i("blocksize", 0);
   SR_REQUIRE(s.size() == 4 && n > 0 && n < (int64_t{1} << 24) && s[2] % n == 0 && s[3] % n == 0,
              invalid_input, "cannot take blocks of ", n, " out of ", c.b.type(c.in(0)));
   V x = c.b.reshape(c.in(0), {s[0], s[1], s[2] / n, n, s[3] / n, n});
-  x = c.b.transpose(x, {0, 3, 5, 1, 2, 4});
+  const std::string mode = c.attr_s("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") c.refuse_attr("mode", "there are DCR and CRD");
+  x = c.b.transpose(x, mode == "DCR" ? Ints{0, 3, 5, 1, 2, 4} : Ints{0, 1, 3, 5, 2, 4});
   c.out(c.b.reshape(x, {s[0], s[1] * n * n, s[2] / n, s[3] / n}));
 }
 

@@ -401,5 +401,35 @@ TEST_F(OnnxImport, ASumAlongABooleanCounts) {
     EXPECT_EQ(y.int_at(i), (std::vector<int64_t>{1, 1, 2, 3})[static_cast<size_t>(i)]);
 }
 
+/// What came with opset 28 and IR version 14, of which no test of ONNX's own is at hand.
+TEST_F(OnnxImport, TheNewestOpset) {
+  ModelBuilder b(28);
+  b.model.set_ir_version(14);
+  b.input("x", {1, 2, 2, 2});
+  b.floats("two", {1}, {2.0F});
+  b.node("SwiGLU", {"x", "x"}, {"swiglu"});
+  for (const char* mode : {"CRD", "DCR"}) {
+    auto& node = b.node("SpaceToDepth", {"x"}, {mode});
+    test::set_int(node, "blocksize", 2);
+    test::set_string(node, "mode", mode);
+  }
+  b.node("Mod", {"x", "two"}, {"mod"});
+  b.output("swiglu", {1, 2, 2, 2});
+  b.output("mod", {1, 2, 2, 2});
+  b.output("CRD", {1, 8, 1, 1});
+  b.output("DCR", {1, 8, 1, 1});
+  const std::vector<float> x = {-3, -2, -1, 0, 1, 2.5F, 3, 4};
+  const std::vector<Tensor> got = evaluate_graph(import(b), {{"x", floats({1, 2, 2, 2}, x)}});
+  const std::vector<double> remainders = {1, 0, 1, 0, 1, 0.5, 1, 0},
+                            dcr = {-3, 1, -2, 2.5, -1, 3, 0, 4};
+  for (int64_t i = 0; i < 8; ++i) {
+    const double v = x[static_cast<size_t>(i)];
+    EXPECT_NEAR(got[0].at(i), v * v / (1 + std::exp(-v)), 1e-5) << i;
+    EXPECT_EQ(got[1].at(i), remainders[static_cast<size_t>(i)]) << i;
+    EXPECT_EQ(got[2].at(i), v) << i;
+    EXPECT_EQ(got[3].at(i), dcr[static_cast<size_t>(i)]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
