@@ -115,13 +115,18 @@ class Narrower {
     memory_ ? repair(last_) : remember(last_);
   }
 
-  /// Offers what fits of a solution, just offered, that claims a little too much.
+  /// Of a solution, just offered, that claims a little too much offers one that fits. Prices move
+  /// towards what they reach themselves.
   void repair(Solution solution) {
-    const double most = kNarrow.repairable * static_cast<double>(options_.memory_limit);
-    if (memory_->overflow() == 0 || static_cast<double>(memory_->peak()) > most ||
-        raw_cost(problem_, solution) >= out_.cost)
+    const double cost = raw_cost(problem_, solution);
+    if (memory_->overflow() == 0) {
+      priced_cost_ = std::min(priced_cost_, cost);
       return;
-    if (repair_->fit(solution, out_.kept)) offer(solution);
+    }
+    const double most = kNarrow.repairable * static_cast<double>(options_.memory_limit);
+    if (static_cast<double>(memory_->peak()) <= most && cost < out_.cost &&
+        repair_->fit(solution, out_.kept))
+      offer(solution);
   }
 
   /// Remembers the cheapest of what was decoded, to begin descents from.
@@ -189,7 +194,7 @@ class Narrower {
     if (last_.empty()) return;
     memory_->reset(last_);
     prices_.settle(stalled_);
-    if (!prices_.move(*memory_, value, out_.cost)) return;
+    if (!prices_.move(*memory_, value, priced_cost_)) return;
     const std::vector<std::vector<double>> costs = priced(prices_.change());
     for (size_t i = 0; i < costs.size(); ++i) {
       if (!problem_.nodes[i].claims.empty()) bound_->add_cost(static_cast<int>(i), costs[i]);
@@ -245,6 +250,7 @@ class Narrower {
   std::optional<Repair> repair_;
   MemoryPrices prices_{0};  // seconds a byte, per time
   Solution last_;
+  double priced_cost_ = kInfeasible;  // of the cheapest that fits and was not repaired
   struct Seen {
     double cost;
     Solution solution;
