@@ -157,7 +157,7 @@ class Graph {
 
 /// Throws internal, naming the node, if an invariant is broken: order, types against shape rules,
 /// unique names, updates of the same type, micro nodes first where there are several
-/// micro-batches. Passes are checked with it in tests and debug builds.
+/// micro-batches. Tests call it on what passes leave; the program itself does not.
 void check_graph(const Graph& graph);
 
 /// Removes nodes whose results nothing needs (outputs, loss, updates, metrics), and values' dead

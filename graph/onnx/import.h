@@ -99,9 +99,6 @@ struct ImportReport {
   std::vector<PlacedNode> placed;              // the main graph's nodes that are not dead
 };
 
-/// Reads a serialised TensorProto (a .pb file of ONNX's tests). Stored f16, bf16 and f64 stay so.
-Tensor read_onnx_tensor(const std::string& path);
-
 /// The ONNX operators that import lowers, sorted: "Add", "Attention", ….
 std::vector<std::string> supported_onnx_operators();
 

@@ -1,8 +1,7 @@
-// OnnxFile, and tensors in files of their own.
+// OnnxFile.
 #include "graph/onnx/onnx_file.h"
 
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <utility>
 
@@ -155,16 +154,6 @@ std::vector<std::string> files_of_model(const OnnxFile& file) {
   std::vector<std::string> out = file.external_files();
   out.insert(out.begin(), file.path());
   return out;
-}
-
-Tensor read_onnx_tensor(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  SR_REQUIRE(in.good(), invalid_input, "cannot open '", path, "'");
-  ::onnx::TensorProto proto;
-  SR_REQUIRE(proto.ParseFromIstream(&in), invalid_input, path, ": is not a TensorProto");
-  importer::ImportBudget budget(static_cast<int64_t>(std::filesystem::file_size(path)));
-  importer::ExternalData none("");
-  return importer::store_tensor(proto, none, budget).data;
 }
 
 }  // namespace shardrun

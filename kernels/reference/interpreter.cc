@@ -95,13 +95,6 @@ const Tensor& Interpreter::persistent(const std::string& name) const {
   return values_[static_cast<size_t>(id)];
 }
 
-void Interpreter::set_persistent(const std::string& name, Tensor tensor) {
-  const TensorType wanted = persistent(name).type();
-  SR_REQUIRE(tensor.type() == wanted, invalid_input, "value '", name, "' wants ", wanted, ", got ",
-             tensor.type());
-  values_[static_cast<size_t>(graph_.find(name))] = std::move(tensor);
-}
-
 std::vector<Tensor> evaluate_graph(const Graph& graph, const NamedTensors& feeds,
                                    std::span<const ValueId> wanted, uint64_t seed) {
   return Interpreter(graph, seed).step({feeds}, wanted);

@@ -31,7 +31,6 @@ class Interpreter {
                            std::span<const ValueId> wanted);
 
   const Tensor& persistent(const std::string& name) const;
-  void set_persistent(const std::string& name, Tensor tensor);
 
  private:
   void run_phase(Phase phase, const NamedTensors& feeds);

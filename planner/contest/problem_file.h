@@ -31,10 +31,4 @@ std::optional<Problem> read_problem(const std::string& path,
 /// invalid_input with the place in the text.
 Problem parse_problem(const std::string& text, const std::string& name = "problem");
 
-/// The planner's own form, numbers so that they are read back equal.
-std::string problem_json(const Problem& problem);
-
-/// Choices as the contest prints them: "[0, 2, 1]".
-std::string solution_json(const Solution& solution);
-
 }  // namespace shardrun

@@ -108,12 +108,6 @@ bool Cluster::regular(const Mesh& mesh) const {
          !axis_spans(mesh, devices).empty();
 }
 
-bool Cluster::interchangeable(const Mesh& mesh, int a, int b) const {
-  if (a == b) return true;
-  return mesh.axis_size(a) == mesh.axis_size(b) && regular(mesh) &&
-         span_of(mesh, std::vector{a}) == span_of(mesh, std::vector{b});
-}
-
 Cluster Cluster::along(const Mesh& mesh, int axis) const {
   const GroupSpan span = span_of(mesh, std::vector{axis});
   Cluster alone = *this;

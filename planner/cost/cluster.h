@@ -97,8 +97,6 @@ struct Cluster {
   /// Do all groups over one axis, and over any set of axes, span alike? 4x8 on nodes of 8: yes;
   /// 3x4: the second of the rows of four lies on two nodes, the others on one.
   bool regular(const Mesh& mesh) const;
-  /// Does swapping the two axes leave every collective's time as it is?
-  bool interchangeable(const Mesh& mesh, int a, int b) const;
   /// For planning one axis as if it were the mesh: a cluster on which the mesh of that axis alone
   /// spans nodes as the axis does here.
   Cluster along(const Mesh& mesh, int axis) const;

@@ -42,7 +42,9 @@ bool acts(uint32_t code) {
                      [&](const Span& s) { return code >= s.first && code <= s.last; });
 }
 
-std::string written_out(std::string_view text, bool keep_newlines) {
+}  // namespace
+
+std::string printable(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -50,7 +52,7 @@ std::string written_out(std::string_view text, bool keep_newlines) {
     const size_t bytes = std::max<size_t>(1, c.bytes);
     const auto byte = static_cast<unsigned char>(text[0]);
     char code[16] = {};
-    if (c.bytes == 0 || (c.code < 0x80 && acts(c.code) && !(keep_newlines && byte == '\n'))) {
+    if (c.bytes == 0 || (c.code < 0x80 && acts(c.code))) {
       std::snprintf(code, sizeof code, "\\x%02x", byte);
     } else if (c.code >= 0x80 && acts(c.code)) {
       std::snprintf(code, sizeof code, c.code > 0xffff ? "\\U%08x" : "\\u%04x", c.code);
@@ -61,14 +63,9 @@ std::string written_out(std::string_view text, bool keep_newlines) {
   return out;
 }
 
-}  // namespace
-
 bool is_printable(std::string_view text) {
   const auto plain = [](unsigned char c) { return c >= 0x20 && c < 0x7f; };
   return std::all_of(text.begin(), text.end(), plain) || printable(text) == text;
 }
-
-std::string printable(std::string_view text) { return written_out(text, false); }
-std::string printable_lines(std::string_view text) { return written_out(text, true); }
 
 }  // namespace shardrun

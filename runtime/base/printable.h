@@ -12,7 +12,5 @@ namespace shardrun {
 /// already: printable(printable(t)) == printable(t).
 std::string printable(std::string_view text);
 bool is_printable(std::string_view text);  // as it is
-/// The same of several lines: newlines stay.
-std::string printable_lines(std::string_view text);
 
 }  // namespace shardrun

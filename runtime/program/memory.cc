@@ -1,104 +1,23 @@
-// Memory: live ranges, aliasing and offsets in the arena.
-//
-// Time is the index of a step. A micro-batch runs the micro steps from the start again, so what
-// lives from one micro-batch into the next is persistent; everything else is made anew in each.
-// Values that cross into the update phase are the last micro-batch's.
+// Memory: offsets in the arena.
 #include "program/memory.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "base/round_up.h"
-#include "graph/op_def.h"
 #include "program/arena_slots.h"
 #include "program/collective_waits.h"
 #include "program/fusion/chains.h"
+#include "program/live_ranges.h"
 
 namespace shardrun {
 namespace {
 
-constexpr int kNever = std::numeric_limits<int>::max();
 /// Where collectives' memory cannot be held for so many steps, this fraction is tried.
 constexpr int kShorterWindow = 4;
 
-/// Steps during which a buffer holds something, both inclusive. -1: filled by the host before step
-/// 0; the number of steps: read by the host after the last.
-struct Live {
-  int first = kNever, last = -1;
-  bool persistent = false;
-  bool zeroed = false;  // persistent memory whose contents end with their last reader
-};
-
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && step.node.op == "reshape";
-}
-
-/// A buffer that others are held by is alive for as long as they are.
-std::vector<Live> live_ranges(const Program& program, const std::vector<BufferId>& holders) {
-  std::vector<Live> live(program.buffers.size());
-  const int end = static_cast<int>(program.steps.size());
-  auto at = [&](BufferId b) -> Live& { return live[static_cast<size_t>(b)]; };
-  for (const Binding& b : program.bindings) {
-    Live& l = at(b.buffer);
-    l.first = -1;
-    l.persistent = is_persistent(b.role);
-    l.zeroed = b.zeroed_each_step;
-    // What is the same in the next step need not be filled again, batches too.
-    if (!l.zeroed) l.last = end;
-  }
-  for (const Step& step : program.setup) {
-    for (BufferId b : step.out) at(b) = {-1, end, true};
-  }
-  for (int s = 0; s < end; ++s) {
-    const Step& step = program.steps[static_cast<size_t>(s)];
-    for (BufferId b : step.in) {
-      SR_REQUIRE(at(b).first <= s, internal, "step '", step.node.name, "' reads '",
-                 program.buffers[static_cast<size_t>(b)].name, "' before it is made");
-      at(b).last = std::max(at(b).last, s);
-    }
-    for (BufferId b : step.out) {
-      at(b).first = std::min(at(b).first, s);
-      at(b).last = std::max(at(b).last, s);
-    }
-  }
-  for (const auto* list : {&program.outputs, &program.metrics}) {
-    for (const Binding& b : *list) at(b.buffer).last = end;
-  }
-  for (size_t b = 0; b < holders.size(); ++b)
-    at(holders[b]).last = std::max(at(holders[b]).last, live[b].last);
-  for (Live& l : live) {  // what the micro phase reads last is there in the next micro-batch
-    const bool ends = l.last >= 0 && l.last < end &&
-                      program.steps[static_cast<size_t>(l.last)].phase == Phase::update;
-    if (l.zeroed && !ends) l.last = end;
-  }
-  return live;
-}
-
-/// {result, operand} positions of `step` that may share memory.
-std::vector<std::pair<int, int>> alias_pairs(const Step& step) {
-  if (step.kind == Step::Kind::kernel) return op_def(step.node.op).in_place;
-  if (step.collective->traits().in_place) return {{0, 0}};
-  return {};
-}
-
-/// May result `r` take the memory of operand `o`, by what the step does and what lives on?
-bool may_alias(const Program& program, const std::vector<Live>& live,
-               const std::vector<BufferId>& holders, int s, std::pair<int, int> pair) {
-  const Step& step = program.steps[static_cast<size_t>(s)];
-  const auto [r, o] = pair;
-  if (static_cast<size_t>(r) >= step.out.size() || static_cast<size_t>(o) >= step.in.size())
-    return false;
-  const auto holder = [&](BufferId b) { return holders[static_cast<size_t>(b)]; };
-  const BufferId result = step.out[static_cast<size_t>(r)],
-                 operand = holder(step.in[static_cast<size_t>(o)]);
-  if (result == operand || holder(result) != result) return false;
-  const Live &from = live[static_cast<size_t>(operand)], &to = live[static_cast<size_t>(result)];
-  return (!from.persistent || from.zeroed) && !to.persistent && from.last == s && to.first == s &&
-         std::count_if(step.in.begin(), step.in.end(),
-                       [&](BufferId b) { return holder(b) == operand; }) == 1 &&
-         byte_size(program.buffers[static_cast<size_t>(operand)].type) ==
-             byte_size(program.buffers[static_cast<size_t>(result)].type);
 }
 
 void place_persistent(Program& program, const Program* like) {
@@ -259,7 +178,7 @@ class SlotMap {
 
   void give_slot(BufferId of) {
     const BufferId b = holders_[static_cast<size_t>(of)];
-    const Live& l = live_[static_cast<size_t>(b)];
+    const LiveRange& l = live_[static_cast<size_t>(b)];
     int& slot = slot_of_[static_cast<size_t>(b)];
     const int64_t bytes = byte_size(program_.buffers[static_cast<size_t>(b)].type);
     if (l.persistent || slot >= 0 || lies_in_[static_cast<size_t>(b)] >= 0 || bytes == 0) return;
@@ -292,116 +211,13 @@ class SlotMap {
 
   const Program& program_;
   const std::vector<BufferId> holders_;
-  const std::vector<Live> live_;
+  const std::vector<LiveRange> live_;
   std::vector<Slot> slots_;
   std::vector<int> slot_of_;  // by buffer, -1: none
   // By buffer the persistent one whose memory it takes over, -1: none. Accumulated gradients are
   // reduced where they lie.
   std::vector<BufferId> lies_in_;
   std::vector<int> workspace_slot_;  // by step, -1: none
-};
-
-/// Runs through the steps with what is alive in each; fails where two of these overlap.
-class MemoryCheck {
- public:
-  explicit MemoryCheck(const Program& program)
-      : program_(program),
-        holders_(memory_holders(program)),
-        live_(live_ranges(program, holders_)),
-        born_(program.steps.size()),
-        dies_(program.steps.size()) {}
-
-  void run() {
-    for (size_t b = 0; b < live_.size(); ++b) begin(static_cast<BufferId>(b));
-    for (const Step& step : program_.steps)
-      take(step.kept_offset, step.needs.kept, step.node.name + " (kept)");
-    for (size_t b = 0; b < live_.size(); ++b) {
-      if (live_[b].last < 0 && !live_[b].persistent) release(static_cast<BufferId>(b));
-    }
-    for (size_t s = 0; s < program_.steps.size(); ++s) run_step(s);
-  }
-
- private:
-  struct Taken {
-    int64_t end;
-    std::string name;
-  };
-
-  const Buffer& buffer(BufferId b) const { return program_.buffers[static_cast<size_t>(b)]; }
-
-  void take(int64_t offset, int64_t bytes, const std::string& name) {
-    if (bytes == 0) return;
-    SR_REQUIRE(offset >= 0 && offset % kArenaAlignment == 0, internal, "'", name, "' is at offset ",
-               offset, ", wanted a multiple of ", kArenaAlignment);
-    SR_REQUIRE(offset + bytes <= program_.arena_bytes, internal, "'", name, "' ends at ",
-               offset + bytes, ", the arena at ", program_.arena_bytes);
-    const auto next = taken_.lower_bound(offset);
-    auto overlap = [&](const auto& other) {
-      fail(ErrorKind::internal, "'", name, "' [", offset, ", ", offset + bytes, ") and '",
-           other->second.name, "' [", other->first, ", ", other->second.end,
-           ") are alive at once and overlap");
-    };
-    if (next != taken_.end() && next->first < offset + bytes) overlap(next);
-    if (next != taken_.begin() && std::prev(next)->second.end > offset) overlap(std::prev(next));
-    taken_[offset] = {offset + bytes, name};
-  }
-  void take(BufferId b) { take(buffer(b).offset, byte_size(buffer(b).type), buffer(b).name); }
-  void release(BufferId b) {
-    if (byte_size(buffer(b).type) > 0) taken_.erase(buffer(b).offset);
-  }
-
-  /// Takes what is there before the first step, and lists the others by step.
-  void begin(BufferId id) {
-    const Live& live = live_[static_cast<size_t>(id)];
-    const BufferId holder = holders_[static_cast<size_t>(id)];
-    SR_REQUIRE(live.first != kNever, internal, "buffer '", buffer(id).name, "' is never made");
-    if (holder != id) {
-      SR_REQUIRE(buffer(id).offset == buffer(holder).offset, internal, "'", buffer(id).name,
-                 "' is at offset ", buffer(id).offset, ", what it is a reshape of, '",
-                 buffer(holder).name, "', at ", buffer(holder).offset);
-      return;
-    }
-    if (live.persistent) {
-      SR_REQUIRE(buffer(id).offset + byte_size(buffer(id).type) <= program_.persistent_bytes,
-                 internal, "persistent '", buffer(id).name, "' ends behind the persistent part");
-    }
-    if (live.first < 0) {
-      take(id);
-    } else {
-      born_[static_cast<size_t>(live.first)].push_back(id);
-    }
-    if (live.last >= 0 && live.last < static_cast<int>(program_.steps.size()))
-      dies_[static_cast<size_t>(live.last)].push_back(id);
-  }
-
-  void run_step(size_t s) {
-    const Step& step = program_.steps[s];
-    std::vector<BufferId> replaced;
-    for (const auto& pair : alias_pairs(step)) {
-      if (!may_alias(program_, live_, holders_, static_cast<int>(s), pair)) continue;
-      const BufferId operand =
-                         holders_[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])],
-                     result = step.out[static_cast<size_t>(pair.first)];
-      if (buffer(operand).offset != buffer(result).offset) continue;
-      if (std::find(replaced.begin(), replaced.end(), operand) != replaced.end()) continue;
-      release(operand);
-      replaced.push_back(operand);
-    }
-    for (BufferId b : born_[s]) take(b);
-    if (step.needs.workspace > 0) {
-      take(step.workspace_offset, step.needs.workspace, step.node.name + " (workspace)");
-      taken_.erase(step.workspace_offset);
-    }
-    for (BufferId b : dies_[s]) {
-      if (std::find(replaced.begin(), replaced.end(), b) == replaced.end()) release(b);
-    }
-  }
-
-  const Program& program_;
-  const std::vector<BufferId> holders_;
-  const std::vector<Live> live_;
-  std::vector<std::vector<BufferId>> born_, dies_;  // by step
-  std::map<int64_t, Taken> taken_;                  // by offset: what is alive now
 };
 
 }  // namespace
@@ -435,7 +251,7 @@ std::vector<BufferId> memory_holders(const Program& program) {
 
 std::vector<bool> runs_in_place(const Program& program) {
   const std::vector<BufferId> holders = memory_holders(program);
-  const std::vector<Live> live = live_ranges(program, holders);
+  const std::vector<LiveRange> live = live_ranges(program, holders);
   std::vector<bool> out;
   for (size_t s = 0; s < program.steps.size(); ++s) {
     const auto pairs = alias_pairs(program.steps[s]);
@@ -460,7 +276,7 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
 
 ArenaUse arena_use(const Program& program, const Graph& graph) {
   const std::vector<BufferId> holders = memory_holders(program);
-  const std::vector<Live> live = live_ranges(program, holders);
+  const std::vector<LiveRange> live = live_ranges(program, holders);
   const int steps = static_cast<int>(program.steps.size());
   std::vector<int64_t> change(program.steps.size() + 2, 0);
   // Buffers at one offset that follow each other without a step between share memory in that step.
@@ -510,14 +326,6 @@ ArenaUse arena_use(const Program& program, const Graph& graph) {
   }
   if (!out.alive.empty()) out.alive[node] = std::max(out.alive[node], before);
   return out;
-}
-
-void check_memory(const Program& program) {
-  MemoryCheck(program).run();
-  Program cut = program;
-  cut_chains(cut);
-  SR_REQUIRE(cut.fused == program.fused, internal,
-             "a chain of fused steps uses memory anew before it has been read");
 }
 
 }  // namespace shardrun

@@ -42,9 +42,4 @@ struct ArenaUse {
 };
 ArenaUse arena_use(const Program& program, const Graph& graph);
 
-/// Throws internal naming both if two buffers that are alive at once overlap (in-place pairs
-/// and reshapes apart), if a reshape's result lies elsewhere than its operand, or if memory does
-/// not allow a chain of fused steps.
-void check_memory(const Program& program);
-
 }  // namespace shardrun

@@ -8,6 +8,7 @@
 #include "program/ops/post.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

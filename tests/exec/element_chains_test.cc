@@ -12,6 +12,7 @@
 #include "program/fusion/chains.h"
 #include "program/memory.h"
 #include "tests/support/chain_on_host.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

@@ -14,6 +14,7 @@
 #include "tests/exec/random_plan.h"
 #include "tests/support/far_device.h"
 #include "tests/support/kernel_traits.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

@@ -14,11 +14,11 @@
 #include "models/onnx_writer.h"
 #include "models/wide_resnet.h"
 #include "program/compile.h"
-#include "program/memory.h"
 #include "program/ops/pack.h"
 #include "program/ops/post.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

@@ -10,6 +10,7 @@
 #include "tests/exec/planned_by_one.h"
 #include "tests/support/counting_communicator.h"
 #include "tests/support/kernel_traits.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun::test {
 namespace {

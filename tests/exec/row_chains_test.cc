@@ -6,10 +6,10 @@
 #include "exec/fused_kernel.h"
 #include "kernels/cpu/cpu.h"
 #include "program/fusion/chains.h"
-#include "program/memory.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
 #include "tests/support/kernel_traits.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

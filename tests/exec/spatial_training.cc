@@ -13,6 +13,7 @@
 #include "planner/rules/trial.h"
 #include "planner/space/strategy.h"
 #include "program/compile.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun::test {
 namespace {

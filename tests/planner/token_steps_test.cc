@@ -16,6 +16,7 @@
 #include "models/gpt.h"
 #include "planner/planner.h"
 #include "program/compile.h"
+#include "tests/support/memory_check.h"
 #include "tests/support/sharded_run.h"
 
 namespace shardrun {

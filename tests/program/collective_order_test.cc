@@ -10,6 +10,7 @@
 #include "planner/schedule/schedule.h"
 #include "program/compile.h"
 #include "tests/planner/gpt_step.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

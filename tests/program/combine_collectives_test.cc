@@ -11,6 +11,7 @@
 #include "planner/reshard/sum_price.h"
 #include "program/compile.h"
 #include "tests/planner/gpt_step.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

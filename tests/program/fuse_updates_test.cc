@@ -10,6 +10,7 @@
 #include "program/fusion/updates.h"
 #include "tests/exec/random_plan.h"
 #include "tests/planner/gpt_step.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

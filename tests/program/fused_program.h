@@ -7,6 +7,7 @@
 
 #include "program/compile.h"
 #include "tests/exec/random_plan.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun::test {
 

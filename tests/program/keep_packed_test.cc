@@ -8,6 +8,7 @@
 #include "program/ops/post.h"
 #include "program/step_uses.h"
 #include "tests/exec/random_plan.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "program/collective_waits.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun {
 namespace {

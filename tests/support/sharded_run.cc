@@ -14,6 +14,7 @@
 #include "kernels/cpu/cpu.h"
 #include "program/compile.h"
 #include "tests/support/counting_communicator.h"
+#include "tests/support/memory_check.h"
 
 namespace shardrun::test {
 

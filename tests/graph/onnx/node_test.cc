@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 
+#include "graph/onnx/file/model_file.h"
 #include "graph/onnx/import.h"
 #include "kernels/reference/interpreter.h"
 #include "onnx-ml.pb.h"
@@ -28,6 +29,16 @@ bool depends_on_numpy_generator(const std::string& name) {
          name == "test_training_dropout_default_mask" || name == "test_training_dropout_mask";
 }
 
+/// A serialised TensorProto. Stored f16, bf16 and f64 stay so.
+Tensor read_tensor(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  ::onnx::TensorProto proto;
+  EXPECT_TRUE(proto.ParseFromIstream(&file)) << path;
+  importer::ImportBudget budget(static_cast<int64_t>(fs::file_size(path)));
+  importer::ExternalData none("");
+  return importer::store_tensor(proto, none, budget).data;
+}
+
 struct Case {
   std::vector<std::string> inputs, outputs;
   std::vector<Tensor> in, want;
@@ -40,12 +51,10 @@ Case read_case(const fs::path& folder) {
   EXPECT_TRUE(model.ParseFromIstream(&file));
   for (const auto& input : model.graph().input()) out.inputs.push_back(input.name());
   for (size_t i = 0; i < out.inputs.size(); ++i) {
-    out.in.push_back(read_onnx_tensor(
-        (folder / ("test_data_set_0/input_" + std::to_string(i) + ".pb")).string()));
+    out.in.push_back(read_tensor(folder / str("test_data_set_0/input_", i, ".pb")));
   }
   for (int i = 0; i < model.graph().output_size(); ++i) {
-    out.want.push_back(read_onnx_tensor(
-        (folder / ("test_data_set_0/output_" + std::to_string(i) + ".pb")).string()));
+    out.want.push_back(read_tensor(folder / str("test_data_set_0/output_", i, ".pb")));
   }
   return out;
 }

@@ -51,13 +51,20 @@ NamedTensors feeds_of(const NamedTensors& recorded, int64_t first) {
   return out;
 }
 
+void begin_with(Graph& graph, ValueId id, const Interpreter& from) {
+  Source& source = graph.sources[id] = {};
+  source.kind = Source::Kind::data;
+  source.data = from.persistent(graph.value(id).name);
+}
+
 /// The older exporter writes what its tracing, a first forward(), has made of the tensors.
-void begin_as_dynamo(const std::string& model, const Graph& graph, Interpreter& train) {
+void begin_as_dynamo(const std::string& model, Graph& graph) {
   const Graph from = import(model + ".dynamo").graph;
   const Interpreter start(from);
-  for (const Value& value : graph.values()) {
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    const Value& value = graph.values()[v];
     if (value.role == Role::state && from.find(value.name) != kNoValue)
-      train.set_persistent(value.name, start.persistent(value.name));
+      begin_with(graph, static_cast<ValueId>(v), start);
   }
 }
 
@@ -80,8 +87,8 @@ TEST_P(State, MovesAsPyTorchMovesIt) {
   attach_optimizer(training, options);
   check_graph(training);
 
-  Interpreter train(training), validate(evaluation);
-  if (std::string(which.exporter) == "legacy") begin_as_dynamo(which.model, training, train);
+  if (std::string(which.exporter) == "legacy") begin_as_dynamo(which.model, training);
+  Interpreter train(training);
   NamedTensors feeds = feeds_of(recorded, 0);
   const NamedTensors held_out = feeds_of(recorded, kBatch);
   const std::string by = "/" + std::to_string(accumulate);
@@ -95,9 +102,10 @@ TEST_P(State, MovesAsPyTorchMovesIt) {
     for (size_t v = 0; v < evaluation.values().size(); ++v) {
       const Value& value = evaluation.values()[v];
       if (value.role == Role::parameter || value.role == Role::state)
-        validate.set_persistent(value.name, train.persistent(value.name));
+        begin_with(evaluation, static_cast<ValueId>(v), train);
     }
-    const double checked = validate.step({held_out}, std::vector{evaluation.loss})[0].at(0);
+    const double checked =
+        Interpreter(evaluation).step({held_out}, std::vector{evaluation.loss})[0].at(0);
     const double validated = recorded.at("validated" + by).at(step - 1);
     EXPECT_NEAR(checked, validated, kTolerance * std::abs(validated));
   }

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "tests/support/problem_json.h"
 
 namespace shardrun {
 namespace {
@@ -63,8 +64,8 @@ TEST(ProblemFile, OwnFormComesBackEqual) {
   EXPECT_EQ(problem.nodes[0].cost[1], kInfeasible);
   EXPECT_EQ(problem.edges[0].cost[4], kInfeasible);
   EXPECT_EQ(problem.nodes[0].claims[0].live[1], (Problem::Interval{5, 5}));
-  const std::string printed = problem_json(problem);
-  EXPECT_EQ(problem_json(parse_problem(printed)), printed);
+  const std::string printed = test::problem_json(problem);
+  EXPECT_EQ(test::problem_json(parse_problem(printed)), printed);
 }
 
 /// An edge that says no node is no edge of node 0, a limit that is misspelt no absence of one.

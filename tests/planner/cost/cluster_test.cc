@@ -66,20 +66,6 @@ TEST(Cluster, SpansAreThoseOfTheGroups) {
   EXPECT_EQ(meshes, 15 * 7);
 }
 
-TEST(Cluster, AxesThatSpanAlikeAreInterchangeable) {
-  const Cluster two = nodes_of(2, 8);
-  const auto alike = [&](const std::string& mesh, int a, int b) {
-    return two.interchangeable(Mesh::parse(mesh), a, b);
-  };
-  EXPECT_TRUE(alike("2x4x2", 1, 1));
-  EXPECT_TRUE(alike("4x2x2", 1, 2));
-  EXPECT_FALSE(alike("2x2x4", 0, 1));  // the first goes between the nodes
-  EXPECT_FALSE(alike("4x2x2", 0, 1));  // sizes differ
-  EXPECT_TRUE(alike("2x2x2", 0, 2));   // one node
-  EXPECT_FALSE(alike("3x3", 0, 1));    // 0 1 2 | 3 4 5 | 6 7, 8: not all groups are alike
-  EXPECT_TRUE(nodes_of(1, 8).interchangeable(Mesh::parse("2x2"), 0, 1));
-}
-
 TEST(Cluster, AnAxisAloneSpansAsItDoesInTheMesh) {
   const Cluster four = nodes_of(4, 8);
   for (const std::string text : {"4x8", "8x4", "2x16", "2x2x8", "4x2x4"}) {
