@@ -46,7 +46,7 @@ SolveReport solve_problem(const SolveRequest& request) {
         report.closest_bytes = closest.peak_bytes;
         report.closest_time = closest.peak_time;
       }
-      const LeastBytes needed = least_bytes(problem);
+      const PeakBytes needed = least_bytes(problem);
       report.needed_bytes = needed.bytes;
       report.needed_time = needed.time;
       report.limit_bytes = problem.memory_limit;

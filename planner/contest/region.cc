@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/at.h"
+#include "planner/solver/bytes_over_time.h"
 #include "planner/solver/messages.h"
 
 namespace shardrun {
@@ -100,29 +102,28 @@ RegionSolver::Spans RegionSolver::spans_of(const RegionState& state) {
   std::sort(cuts.begin(), cuts.end());
   cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
   out.count = cuts.empty() ? 0 : cuts.size() - 1;
-  out.now.assign(out.count + 1, 0);
-  out.most.assign(out.count + 1, 0);
+  BytesOverTime now(static_cast<int>(out.count)), most(static_cast<int>(out.count));
   out.starts.assign(out.count + 1, 0);
   out.ends.assign(out.count + 1, 0);
   const auto cut_of = [&](int time) {
-    return static_cast<size_t>(std::lower_bound(cuts.begin(), cuts.end(), time) - cuts.begin());
+    return static_cast<int>(std::lower_bound(cuts.begin(), cuts.end(), time) - cuts.begin());
   };
   for (size_t p = 0; p < count_; ++p) {
     Bucket& bucket = buckets_[p];
     bucket.ranges.clear();
     const int chosen = state.choice[static_cast<size_t>(bucket.node)];
     for (const FlatProblem::Range& range : problem_.ranges(bucket.node)) {
-      const size_t first = cut_of(range.first), end = cut_of(range.end);
+      const int first = cut_of(range.first), end = cut_of(range.end);
       const auto [low, high] = std::minmax_element(range.bytes, range.bytes + bucket.size);
-      bucket.ranges.push_back({static_cast<int>(first), static_cast<int>(end), range.bytes, *low});
-      out.now[first] += range.bytes[chosen];
-      out.now[end] -= range.bytes[chosen];
-      out.most[first] += *high;
-      out.most[end] -= *high;
-      out.starts[first] = 1;
-      out.ends[end] = 1;
+      bucket.ranges.push_back({first, end, range.bytes, *low});
+      now.add(first, end, range.bytes[chosen]);
+      most.add(first, end, *high);
+      out.starts[at(first)] = 1;
+      out.ends[at(end)] = 1;
     }
   }
+  out.now = now.values();
+  out.most = most.values();
   return out;
 }
 
@@ -136,10 +137,7 @@ void RegionSolver::choose_segments(const RegionState& state, const Limits& limit
   std::vector<size_t> origin;  // span of each segment kept
   spans.weight_before.assign(spans.count + 1, 0.0);
   bool start_between = false, end_between = false;
-  int64_t used = 0, largest = 0;
   for (size_t s = 0; s < spans.count; ++s) {
-    used += spans.now[s];
-    largest += spans.most[s];
     start_between = start_between || spans.starts[s] != 0;
     end_between = end_between || spans.ends[s] != 0;
     int fullest = cuts[s];
@@ -150,8 +148,8 @@ void RegionSolver::choose_segments(const RegionState& state, const Limits& limit
     }
     spans.weight_before[s + 1] = spans.weight_before[s] + weight;
     const int64_t highest = state.use[static_cast<size_t>(fullest)];
-    const int64_t capacity = std::max(problem_.limit() - highest, int64_t{0}) + used;
-    if (largest <= capacity) continue;
+    const int64_t capacity = std::max(problem_.limit() - highest, int64_t{0}) + spans.now[s];
+    if (spans.most[s] <= capacity) continue;
     // Where one span's claims are another's and more, and the capacity is no larger, the other
     // goes.
     while (!capacity_.empty() && !end_between && capacity_.back() >= capacity) {
@@ -403,6 +401,17 @@ void RegionSolver::branch(size_t level, double bound) {
   }
 }
 
+/// Bytes per segment, of each position's ranges.
+template <class Of>
+std::vector<int64_t> RegionSolver::bytes_of(const Of& of) const {
+  BytesOverTime sum(static_cast<int>(capacity_.size()));
+  for (size_t p = 0; p < count_; ++p) {
+    for (const LocalRange& range : buckets_[p].ranges)
+      sum.add(range.first, range.end, of(p, range));
+  }
+  return sum.values();
+}
+
 RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>& wanted,
                                const Limits& limits) {
   RegionMove move;
@@ -417,7 +426,6 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
   tolerance_ = 1e-12 * std::max(std::abs(state.cost), std::abs(start));
   std::vector<double> best_price = price_;
   double best_bound = -kInfeasible;
-  std::vector<int64_t> use(capacity_.size() + 1);
   double scale = 1;
   bool current = false;  // messages are those of best_price
   for (int step = 0; step < std::max(1, limits.price_steps); ++step) {
@@ -437,24 +445,15 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
       assigned_[level] =
           static_cast<int>(std::min_element(costs.begin(), costs.end()) - costs.begin());
     }
-    std::fill(use.begin(), use.end(), 0);
-    for (size_t p = 0; p < count_; ++p) {
-      for (const LocalRange& range : buckets_[p].ranges) {
-        use[static_cast<size_t>(range.first)] += range.bytes[assigned_[p]];
-        use[static_cast<size_t>(range.end)] -= range.bytes[assigned_[p]];
-      }
-    }
+    const std::vector<int64_t> use =
+        bytes_of([&](size_t p, const LocalRange& range) { return range.bytes[assigned_[p]]; });
     bool fits = true;
     double norm = 0;
-    int64_t sum = 0;
     for (size_t k = 0; k < capacity_.size(); ++k) {
-      sum += use[k];
-      use[k] = sum;
       fits = fits && use[k] <= capacity_[k];
       const double excess = static_cast<double>(use[k] - capacity_[k]);
       if (excess > 0 || price_[k] > 0) norm += excess * excess;
     }
-    use.back() = 0;
     if (fits) {
       const double cost = local_cost();
       if (cost < best_cost_ - tolerance_) {
@@ -471,14 +470,7 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
   if (!move.complete && limits.nodes > 0) {
     price_ = best_price;
     if (!current) eliminate();
-    needed_.assign(capacity_.size() + 1, 0);
-    for (size_t p = 0; p < count_; ++p) {
-      for (const LocalRange& range : buckets_[p].ranges) {
-        needed_[static_cast<size_t>(range.first)] += range.least;
-        needed_[static_cast<size_t>(range.end)] -= range.least;
-      }
-    }
-    for (size_t k = 1; k < needed_.size(); ++k) needed_[k] += needed_[k - 1];
+    needed_ = bytes_of([](size_t, const LocalRange& range) { return range.least; });
     work_ = 0;
     budget_ = limits.nodes;
     branch(count_, best_bound);

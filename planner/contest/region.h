@@ -71,7 +71,7 @@ class RegionSolver {
   struct Spans {
     size_t count = 0;
     std::vector<int> cuts;              // times: span s goes from cuts[s] to cuts[s + 1]
-    std::vector<int64_t> now, most;     // change of the region's bytes as chosen, and at most
+    std::vector<int64_t> now, most;     // the region's bytes as chosen, and at most
     std::vector<char> starts, ends;     // does a claim start with it, or end before it?
     std::vector<double> weight_before;  // repair: times above the limit in all spans before
     std::vector<int> kept_before;       // segments before
@@ -86,6 +86,8 @@ class RegionSolver {
   const std::vector<double>& row(size_t position);
   void branch(size_t level, double bound);
   double local_cost() const;
+  template <class Of>
+  std::vector<int64_t> bytes_of(const Of& of) const;
 
   const FlatProblem& problem_;
   std::vector<int> place_;  // position of a node in the region, or -1

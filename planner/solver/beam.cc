@@ -1,6 +1,7 @@
 // Beam search over the nodes in their order.
 #include <algorithm>
 
+#include "planner/solver/bytes_over_time.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/flat_problem.h"
 #include "planner/solver/reductions.h"
@@ -34,19 +35,16 @@ class Beam {
       for (const FlatProblem::Arc& arc : flat_.arcs(static_cast<int>(i)))
         last_reader[i] = std::max(last_reader[i], arc.other);
     }
-    std::vector<int64_t> least(static_cast<size_t>(flat_.times()) + 1, 0);
+    BytesOverTime least(flat_.times());
     for (size_t i = 0; i < count; ++i) {
       for (const FlatProblem::Range& range : flat_.ranges(static_cast<int>(i))) {
         const int64_t bytes =
             *std::min_element(range.bytes, range.bytes + flat_.strategies(static_cast<int>(i)));
-        least[static_cast<size_t>(range.first)] += bytes;
-        least[static_cast<size_t>(range.end)] -= bytes;
+        least.add(range.first, range.end, bytes);
       }
     }
-    for (size_t t = 1; t < least.size(); ++t) least[t] += least[t - 1];
-    least.pop_back();
     std::vector<BeamState> beam(1);
-    beam[0].bytes = least;
+    beam[0].bytes = least.values();
     std::vector<int> open;  // earlier nodes with readers to come
     struct Next {
       double cost;

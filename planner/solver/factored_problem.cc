@@ -7,36 +7,9 @@
 #include <tuple>
 
 #include "base/at.h"
+#include "planner/solver/bytes_over_time.h"
 
 namespace shardrun {
-namespace {
-
-/// `bytes_of`: of a node's claim.
-template <typename BytesOf>
-std::vector<int64_t> added_up(const FactoredProblem& problem, const BytesOf& bytes_of) {
-  std::vector<int64_t> change(1, 0);
-  for (size_t i = 0; i < problem.nodes.size(); ++i) {
-    for (const Problem::Claim& claim : problem.nodes[i].claims) {
-      const int64_t bytes = bytes_of(i, claim);
-      for (const Problem::Interval& live : claim.live) {
-        if (live.first > live.last) continue;
-        if (change.size() < at(live.last) + 2) change.resize(at(live.last) + 2, 0);
-        change[at(live.first)] += bytes;
-        change[at(live.last) + 1] -= bytes;
-      }
-    }
-  }
-  std::partial_sum(change.begin(), change.end(), change.begin());
-  change.pop_back();
-  return change;
-}
-
-int64_t most_of(const std::vector<int64_t>& use) {
-  return use.empty() ? 0 : *std::max_element(use.begin(), use.end());
-}
-
-}  // namespace
-
 double raw_cost(const FactoredProblem& problem, const Solution& solution) {
   double sum = 0;
   for (size_t i = 0; i < problem.nodes.size(); ++i) sum += problem.nodes[i].cost[at(solution[i])];
@@ -46,23 +19,15 @@ double raw_cost(const FactoredProblem& problem, const Solution& solution) {
 }
 
 std::vector<int64_t> bytes_over_time(const FactoredProblem& problem, const Solution& solution) {
-  return added_up(
-      problem, [&](size_t i, const Problem::Claim& claim) { return claim.bytes[at(solution[i])]; });
+  return claimed_over_time(problem.nodes, solution);
 }
 
 int64_t peak_bytes(const FactoredProblem& problem, const Solution& solution) {
-  return most_of(bytes_over_time(problem, solution));
+  return peak_of(bytes_over_time(problem, solution)).bytes;
 }
 
 int64_t least_peak_bytes(const FactoredProblem& problem) {
-  return most_of(added_up(problem, [&](size_t i, const Problem::Claim& claim) {
-    int64_t least = -1;  // of a node without a choice: none
-    for (size_t a = 0; a < claim.bytes.size(); ++a) {
-      const bool allowed = problem.nodes[i].cost[a] < kInfeasible;
-      if (allowed && (least < 0 || claim.bytes[a] < least)) least = claim.bytes[a];
-    }
-    return std::max<int64_t>(least, 0);
-  }));
+  return peak_of(least_over_time(problem.nodes)).bytes;
 }
 
 Kept all_kept(const FactoredProblem& problem) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "planner/solver/bytes_over_time.h"
+
 namespace shardrun {
 
 FlatProblem::FlatProblem(const Problem& problem)
@@ -56,17 +58,11 @@ FlatProblem::FlatProblem(const Problem& problem)
 }
 
 std::vector<int64_t> FlatProblem::usage(const Solution& solution) const {
-  std::vector<int64_t> use(static_cast<size_t>(times_) + 1, 0);
+  BytesOverTime use(times_);
   for (size_t i = 0; i < ranges_.size(); ++i) {
-    for (const Range& range : ranges_[i]) {
-      const int64_t bytes = range.bytes[solution[i]];
-      use[static_cast<size_t>(range.first)] += bytes;
-      use[static_cast<size_t>(range.end)] -= bytes;
-    }
+    for (const Range& range : ranges_[i]) use.add(range.first, range.end, range.bytes[solution[i]]);
   }
-  for (size_t t = 1; t < use.size(); ++t) use[t] += use[t - 1];
-  use.pop_back();
-  return use;
+  return use.values();
 }
 
 }  // namespace shardrun

@@ -33,17 +33,12 @@ MemoryUse::MemoryUse(const FlatProblem& flat)
   moved_ = use_;
 }
 
-void MemoryUse::apply(int node, int strategy, int sign, std::vector<int64_t>& use) const {
+void MemoryUse::apply(int node, int strategy, int sign) {
   for (const Claim& claim : claims_[static_cast<size_t>(node)]) {
     const int64_t bytes = sign * claim.bytes[strategy];
     if (bytes == 0) continue;
-    for (const auto& [time, count] : claim.counts) use[static_cast<size_t>(time)] += bytes * count;
+    for (const auto& [time, count] : claim.counts) use_[static_cast<size_t>(time)] += bytes * count;
   }
-}
-
-void MemoryUse::reset(const Solution& solution) {
-  std::fill(use_.begin(), use_.end(), 0);
-  for (size_t i = 0; i < solution.size(); ++i) apply(static_cast<int>(i), solution[i], 1, use_);
 }
 
 bool MemoryUse::fits_after(int node, int from, int to) const {

@@ -14,8 +14,8 @@ class MemoryUse {
  public:
   explicit MemoryUse(const FlatProblem& flat);
 
-  void reset(const Solution& solution);
-  void change(int node, int from, int to) { apply(node, from, -1, use_), apply(node, to, 1, use_); }
+  void reset(const Solution& solution) { use_ = flat_.usage(solution); }
+  void change(int node, int from, int to) { apply(node, from, -1), apply(node, to, 1); }
   bool limited() const { return flat_.problem().limited(); }
   bool fits_after(int node, int from, int to) const;
   /// Sum over the kept times of the bytes above the limit.
@@ -37,7 +37,7 @@ class MemoryUse {
   };
   /// Sets moved_, at the times of the node's claims, to the bytes that such a change adds.
   void moved(int node, int from, int to) const;
-  void apply(int node, int strategy, int sign, std::vector<int64_t>& use) const;
+  void apply(int node, int strategy, int sign);
 
   const FlatProblem& flat_;
   std::vector<std::vector<Claim>> claims_;  // by node

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/at.h"
 #include "base/error.h"
+#include "planner/solver/bytes_over_time.h"
 
 namespace shardrun {
 
@@ -23,57 +25,22 @@ double raw_cost(const Problem& problem, const Solution& solution) {
 Evaluation evaluate(const Problem& problem, const Solution& solution) {
   SR_REQUIRE(solution.size() == problem.nodes.size(), internal, "solution has ", solution.size(),
              " choices, the problem has ", problem.nodes.size(), " nodes");
-  Evaluation result;
-  int end = 0;
-  for (const Problem::Node& node : problem.nodes) {
-    for (const Problem::Claim& claim : node.claims) {
-      for (const Problem::Interval& live : claim.live) end = std::max(end, live.last + 1);
-    }
-  }
-  std::vector<int64_t> change(static_cast<size_t>(end) + 1, 0);
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     const Problem::Node& node = problem.nodes[i];
-    const int choice = solution[i];
-    SR_REQUIRE(choice >= 0 && static_cast<size_t>(choice) < node.cost.size(), internal, "node '",
-               node.name, "' has ", node.cost.size(), " strategies, the solution picks ", choice);
-    for (const Problem::Claim& claim : node.claims) {
-      const int64_t bytes = claim.bytes[static_cast<size_t>(choice)];
-      for (const Problem::Interval& live : claim.live) {
-        if (live.first > live.last) continue;
-        change[static_cast<size_t>(live.first)] += bytes;
-        change[static_cast<size_t>(live.last) + 1] -= bytes;
-      }
-    }
+    SR_REQUIRE(solution[i] >= 0 && at(solution[i]) < node.cost.size(), internal, "node '",
+               node.name, "' has ", node.cost.size(), " strategies, the solution picks ",
+               solution[i]);
   }
+  const PeakBytes peak = peak_of(claimed_over_time(problem.nodes, solution));
+  Evaluation result;
   result.raw_cost = raw_cost(problem, solution);
-  int64_t bytes = 0;
-  for (int t = 0; t < end; ++t) {
-    bytes += change[static_cast<size_t>(t)];
-    if (result.peak_time < 0 || bytes > result.peak_bytes) {
-      result.peak_bytes = bytes;
-      result.peak_time = t;
-    }
-  }
-  result.cost = result.peak_bytes > problem.memory_limit ? kInfeasible : result.raw_cost;
+  result.peak_bytes = peak.bytes;
+  result.peak_time = peak.time;
+  result.cost = peak.bytes > problem.memory_limit ? kInfeasible : result.raw_cost;
   return result;
 }
 
-LeastBytes least_bytes(const Problem& problem) {
-  Problem smallest;
-  for (const Problem::Node& node : problem.nodes) {
-    Problem::Node& one = smallest.nodes.emplace_back();
-    one.cost = {0.0};
-    for (const Problem::Claim& claim : node.claims) {
-      int64_t least = std::numeric_limits<int64_t>::max();
-      for (size_t a = 0; a < claim.bytes.size(); ++a) {
-        if (node.cost[a] != kInfeasible) least = std::min(least, claim.bytes[a]);
-      }
-      if (least != std::numeric_limits<int64_t>::max()) one.claims.push_back({{least}, claim.live});
-    }
-  }
-  const Evaluation found = evaluate(smallest, Solution(smallest.nodes.size(), 0));
-  return {found.peak_bytes, found.peak_time};
-}
+PeakBytes least_bytes(const Problem& problem) { return peak_of(least_over_time(problem.nodes)); }
 
 std::vector<Problem::Claim> restricted(const std::vector<Problem::Claim>& claims,
                                        const std::vector<int>& kept) {

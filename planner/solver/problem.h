@@ -60,12 +60,12 @@ double raw_cost(const Problem& problem, const Solution& solution);
 /// Pure. Throws internal if the solution has the wrong size or an index out of range.
 Evaluation evaluate(const Problem& problem, const Solution& solution);
 
-/// Every node's least bytes, added up at the time when that is most: no solution needs less there.
-struct LeastBytes {
+struct PeakBytes {
   int64_t bytes = 0;
-  int time = -1;
+  int time = -1;  // -1: nothing is ever alive
 };
-LeastBytes least_bytes(const Problem& problem);
+/// Every node's least bytes, added up at the time when that is most: no solution needs less there.
+PeakBytes least_bytes(const Problem& problem);
 
 /// Per node the strategies that are kept, ascending, at least one.
 using Kept = std::vector<std::vector<int>>;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "planner/solver/bytes_over_time.h"
 #include "planner/solver/deadline.h"
 
 namespace shardrun {
@@ -348,7 +349,6 @@ bool Reducer::eliminate(int i, double max_work) {
 /// times that cannot overflow even if every node takes its largest strategy.
 void Reducer::settle_memory() {
   if (!limited_) return;
-  int end = 0;
   for (WorkNode& node : nodes_) {
     if (!node.alive) continue;
     const size_t before = node.claims.size();
@@ -368,28 +368,19 @@ void Reducer::settle_memory() {
     }
     for (const Problem::Claim& claim : fixed_.claims) visit(claim);
   };
-  each([&](const Problem::Claim& claim) {
-    for (const Problem::Interval& live : claim.live) end = std::max(end, live.last + 1);
-  });
-  std::vector<int64_t> most(static_cast<size_t>(end) + 1, 0), least = most;
+  BytesOverTime largest, smallest;
   each([&](const Problem::Claim& claim) {
     const auto [low, high] = std::minmax_element(claim.bytes.begin(), claim.bytes.end());
     for (const Problem::Interval& live : claim.live) {
-      if (live.first > live.last) continue;
-      most[static_cast<size_t>(live.first)] += *high;
-      most[static_cast<size_t>(live.last) + 1] -= *high;
-      least[static_cast<size_t>(live.first)] += *low;
-      least[static_cast<size_t>(live.last) + 1] -= *low;
+      largest.add(live.first, live.last + 1, *high);
+      smallest.add(live.first, live.last + 1, *low);
     }
   });
-  std::vector<int> tight_before(static_cast<size_t>(end) + 1,
-                                0);  // times before t that could overflow
-  int64_t bytes = 0, needed = 0;
-  for (size_t t = 0; t < static_cast<size_t>(end); ++t) {
-    needed += least[t];
-    if (needed > limit_) fits_ = false;
-    bytes += most[t];
-    tight_before[t + 1] = tight_before[t] + (bytes > limit_ ? 1 : 0);
+  const std::vector<int64_t> most = largest.values(), least = smallest.values();
+  std::vector<int> tight_before(most.size() + 1, 0);  // times before t that could overflow
+  for (size_t t = 0; t < most.size(); ++t) {
+    if (least[t] > limit_) fits_ = false;
+    tight_before[t + 1] = tight_before[t] + (most[t] > limit_ ? 1 : 0);
   }
   for (WorkNode& node : nodes_) {
     if (!node.alive) continue;
