@@ -249,6 +249,11 @@ std::vector<BufferId> memory_holders(const Program& program) {
   return holders;
 }
 
+bool stays_in_place(const Program& program, const Step& step) {
+  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
+  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
+}
+
 std::vector<bool> runs_in_place(const Program& program) {
   const std::vector<BufferId> holders = memory_holders(program);
   const std::vector<LiveRange> live = live_ranges(program, holders);

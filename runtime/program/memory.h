@@ -31,6 +31,10 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
 /// All others in their own.
 std::vector<BufferId> memory_holders(const Program& program);
 
+/// Of a placed Program: is the step a reshape whose result lies where its operand does, so that
+/// nothing is done?
+bool stays_in_place(const Program& program, const Step& step);
+
 /// By step: will its first result lie where its first operand did, wherever that is placed?
 std::vector<bool> runs_in_place(const Program& program);
 

@@ -6,6 +6,7 @@
 
 #include "graph/op_def.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/memory.h"
 #include "program/ops/pack.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
@@ -71,11 +72,6 @@ Ceilings measure_ceilings(RankTeam& team) {
     out.bandwidth = std::max(out.bandwidth, memory / measure_call(team, add));
   }
   return out;
-}
-
-bool stays_in_place(const Program& program, const Step& step) {
-  const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
-  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
 }
 
 /// Of each result of a step the operand in whose place it lies.

@@ -14,9 +14,6 @@ RankTeam own_team(World& world);
 
 Ceilings measure_ceilings(RankTeam& team);
 
-/// Is the step a reshape whose result lies where its operand does, so that nothing is done?
-bool stays_in_place(const Program& program, const Step& step);
-
 /// Steps of a Program that call a kernel alike.
 struct ProgramCall {
   CalibrationCall call;  // of the first of them

@@ -10,8 +10,8 @@
 #include "base/files/output_file.h"
 #include "explain/names.h"
 #include "explain/planned_steps.h"
-#include "measure/bench_kernels.h"
 #include "planner/cost/kernel_cost.h"
+#include "program/memory.h"
 
 namespace shardrun {
 namespace {

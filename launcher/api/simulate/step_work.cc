@@ -6,11 +6,11 @@
 #include <map>
 
 #include "explain/planned_steps.h"
-#include "measure/bench_kernels.h"
 #include "planner/cost/attention_cost.h"
 #include "planner/cost/collective_cost.h"
 #include "planner/cost/kernel_cost.h"
 #include "planner/cost/tile_cost.h"
+#include "program/memory.h"
 #include "program/ops/post.h"
 
 namespace shardrun {

@@ -153,7 +153,7 @@ class SquareFusion {
 };
 
 /// Does each result take its operand's place? The update is of one parameter.
-bool stays_in_place(const Step& step, const UpdateForm& form) {
+bool takes_operands_places(const Step& step, const UpdateForm& form) {
   if (form.count > 1 || step.out[form.result(0, 0)] != step.in[form.operand(0, 0)]) return false;
   for (size_t i = 0; i < form.moments; ++i) {
     if (step.out[form.result(0, 1 + i)] != step.in[form.operand(0, 2 + i)]) return false;
@@ -188,7 +188,7 @@ class UpdateFusion {
       if (is_update(step)) {
         const UpdateForm form = UpdateForm::of(step.node, step.in.size());
         if (!updates_.empty() && !go_together(program_.steps[updates_[0]], step, form)) end();
-        if (!stays_in_place(step, form)) {
+        if (!takes_operands_places(step, form)) {
           end();
           continue;
         }
