@@ -60,7 +60,7 @@ std::vector<ValueId> differentiate(Graph& graph, ValueId loss, std::span<const V
       if (to_string(graph.type(grad).dtype) != wide)
         grad = graph.add("cast", {grad}, {{"to", wide}});
     }
-    slot = graph.add("add", {slot, grad}, {}, "grad/" + graph.value(value).name);
+    slot = graph.add("add", {slot, grad}, {}, kGradientPrefix + graph.value(value).name);
   };
 
   if (wanted[static_cast<size_t>(loss)]) {
@@ -69,7 +69,7 @@ std::vector<ValueId> differentiate(Graph& graph, ValueId loss, std::span<const V
                   {{"shape", std::vector<int64_t>{}},
                    {"dtype", std::string(to_string(graph.type(loss).dtype))},
                    {"value", 1.0}},
-                  "grad/loss");
+                  std::string(kGradientPrefix) + "loss");
   }
   for (NodeId n = forward_nodes; n-- > 0;) {
     const Node node = graph.node(n);

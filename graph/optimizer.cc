@@ -6,10 +6,6 @@
 namespace shardrun {
 namespace {
 
-// What state is called, before its parameter's name.
-constexpr const char *kMomentum = "momentum/", *kFirstMoment = "adam_m/",
-                     *kSecondMoment = "adam_v/";
-
 ValueId fill(Graph& graph, DType dtype, double value, const std::string& name) {
   return graph.add("fill", {},
                    {{"shape", std::vector<int64_t>{}},
@@ -121,9 +117,9 @@ std::vector<ValueId> accumulated_gradients(Graph& graph, const std::vector<Value
   }
   if (micro_batches > 1) {
     for (size_t i = 0; i < params.size(); ++i) {
-      grads[i] = accumulate(graph, grads[i], "accumulated/" + graph.value(params[i]).name);
+      grads[i] = accumulate(graph, grads[i], kAccumulatedPrefix + graph.value(params[i]).name);
     }
-    loss = accumulate(graph, scaled_loss, "accumulated/loss");
+    loss = accumulate(graph, scaled_loss, std::string(kAccumulatedPrefix) + "loss");
   }
   return grads;
 }
@@ -158,7 +154,7 @@ void add_update(Graph& graph, const OptimizerOptions& options, ValueId p, ValueI
     return id;
   };
   if (options.kind == OptimizerKind::sgd) {
-    const ValueId buffer = add_state(kMomentum);
+    const ValueId buffer = add_state(kMomentumPrefix);
     const auto next = graph.add_node("sgd", {read, grad, buffer, lr, step, scale},
                                      {{"momentum", options.momentum},
                                       {"weight_decay", decay},
@@ -167,8 +163,8 @@ void add_update(Graph& graph, const OptimizerOptions& options, ValueId p, ValueI
     graph.updates[p] = next[0];
     graph.updates[buffer] = next[1];
   } else {
-    const ValueId m = add_state(kFirstMoment);
-    const ValueId v = add_state(kSecondMoment);
+    const ValueId m = add_state(kFirstMomentPrefix);
+    const ValueId v = add_state(kSecondMomentPrefix);
     const auto next = graph.add_node("adamw", {read, grad, m, v, lr, step, scale},
                                      {{"beta1", options.beta1},
                                       {"beta2", options.beta2},
@@ -207,7 +203,7 @@ void attach_optimizer(Graph& graph, const OptimizerOptions& options) {
 }
 
 std::string parameter_of_state(const std::string& name) {
-  for (const std::string before : {kMomentum, kFirstMoment, kSecondMoment})
+  for (const std::string before : {kMomentumPrefix, kFirstMomentPrefix, kSecondMomentPrefix})
     if (name.starts_with(before)) return name.substr(before.size());
   return "";
 }

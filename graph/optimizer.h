@@ -31,6 +31,10 @@ inline constexpr const char* kStep = "update/step";        // i64, from 1
 inline constexpr const char* kRandomStep =
     "random/step";  // i64, one more each micro-batch: dropout
 
+/// What state is called, before the name of its parameter.
+inline constexpr const char *kAccumulatedPrefix = "accumulated/", *kMomentumPrefix = "momentum/",
+                            *kFirstMomentPrefix = "adam_m/", *kSecondMomentPrefix = "adam_v/";
+
 /// Differentiates graph.loss with respect to every trainable parameter and appends accumulation,
 /// the gradients' norm, clipping and the update (Phase::update). Adds metrics "loss", "grad_norm".
 /// Where the loss or the norm is not finite, nothing is updated; no update lets in a number that is

@@ -44,8 +44,6 @@ const std::string* find_name(const Names& names, const std::string& name) {
   return found == names.end() ? nullptr : &found->second;
 }
 
-constexpr std::string_view kAccumulated = "accumulated/";  // state, before a parameter's name
-
 /// "gpt.onnx: metadata 'shardrun.held.eight'"
 std::string held_place(const Model::Impl& model, const Annotations::Held& held) {
   return str(model.path, ": metadata '", held_key(held.configuration), "'");
@@ -153,7 +151,7 @@ class Reading {
   /// State of a parameter that the step has, which another optimizer keeps, or other micro-batches.
   bool is_other_state(const std::string& name) const {
     if (graph_.find(name) != kNoValue) return false;
-    const std::string_view sum = kAccumulated;
+    const std::string_view sum = kAccumulatedPrefix;
     const std::string of =
         name.starts_with(sum) ? name.substr(sum.size()) : parameter_of_state(name);
     const ValueId id = of.empty() ? kNoValue : graph_.find(of);

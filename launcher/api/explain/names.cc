@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "graph/autodiff.h"
+#include "graph/optimizer.h"
 #include "graph/passes/recompute.h"
 
 namespace shardrun {
@@ -42,8 +44,8 @@ std::string folded(const std::string& name) {
 
 std::string layer_in(std::string name) {
   if (!name.empty() && name[0] == '%') name.erase(0, 1);
-  for (const char* prefix : {kAgain.c_str(), "update/", "grad/", "accumulated/", "adam_m/",
-                             "adam_v/", "momentum/", "%"}) {
+  for (const char* prefix : {kAgain.c_str(), "update/", kGradientPrefix, kAccumulatedPrefix,
+                             kFirstMomentPrefix, kSecondMomentPrefix, kMomentumPrefix, "%"}) {
     if (name.rfind(prefix, 0) == 0) name.erase(0, std::string(prefix).size());
   }
   size_t begin = 0;
