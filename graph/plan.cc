@@ -184,6 +184,21 @@ uint64_t mix(uint64_t hash, const std::string& text) {
 
 }  // namespace
 
+void each_end(const Graph& graph, const Plan& plan,
+              const std::function<void(ValueId, const Sharding&, Phase)>& want) {
+  const auto lies = [&](ValueId id) -> const Sharding& {
+    return plan.values.at(graph.value(id).name);
+  };
+  const auto want_whole = [&](ValueId id) {
+    want(id, Sharding::replicated(graph.type(id).shape.size()), graph.last_phase());
+  };
+  for (ValueId id : graph.outputs) {
+    if (!graph.outputs_stay_cut || !lies(id).partial.empty()) want_whole(id);
+  }
+  for (const auto& [name, id] : graph.metrics) want_whole(id);
+  for (const auto& [held, next] : graph.updates) want(next, lies(held), graph.phase_of(next));
+}
+
 uint64_t structural_hash(const Graph& graph) {
   const auto number = [](auto n) { return std::to_string(static_cast<int64_t>(n)); };
   uint64_t hash = mix(1, "k" + number(graph.micro_batches));

@@ -1,6 +1,7 @@
 // Plan: the chosen Sharding of every value of a Graph on a Mesh.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -39,6 +40,11 @@ struct Plan {
   double hidden_seconds = 0;  // of both: the streams of a device run at once; `seconds` is the rest
   int64_t bytes = 0;          // arena bytes of the fullest rank
 };
+
+/// What is read of values when all nodes are done: outputs that may not stay cut, and metrics,
+/// whole; what replaces a parameter or state as that is held. `plan` has the Shardings of values.
+void each_end(const Graph& graph, const Plan& plan,
+              const std::function<void(ValueId, const Sharding&, Phase)>& want);
 
 uint64_t structural_hash(
     const Graph& graph);  // ops, attributes, shapes, wiring; not names of files or weights

@@ -23,7 +23,9 @@ class Extraction {
     plan_.model_hash = structural_hash(graph_);
     take_nodes();
     take_held_values();
-    want_ends();
+    each_end(graph_, plan_, [this](ValueId id, const Sharding& sharding, Phase by) {
+      want(id, problem_.times.number_of(sharding), by);
+    });
     redistribute();
     plan_.seconds = plan_.compute_seconds + plan_.comm_seconds;
     return std::move(plan_);
@@ -63,24 +65,6 @@ class Extraction {
       const auto [maker, result] = problem_.joint.lies_as[at(c)];
       plan_.values[graph_.values()[v].name] =
           problem_.chosen(maker < 0 ? c : maker, solution_).out[at(result)];
-    }
-  }
-
-  /// What is read of values when all nodes are done.
-  void want_ends() {
-    const auto want_whole = [this](ValueId id) {
-      const size_t rank = graph_.type(id).shape.size();
-      want(id, problem_.times.number_of(Sharding::replicated(rank)), graph_.last_phase());
-    };
-    for (ValueId id : graph_.outputs) {
-      const bool stays =
-          graph_.outputs_stay_cut && plan_.values.at(graph_.value(id).name).partial.empty();
-      if (!stays) want_whole(id);
-    }
-    for (const auto& [name, id] : graph_.metrics) want_whole(id);
-    for (const auto& [held, next] : graph_.updates) {
-      want(next, problem_.times.number_of(plan_.values.at(graph_.value(held).name)),
-           graph_.phase_of(next));
     }
   }
 

@@ -30,7 +30,9 @@ class Prices {
 
   PlanCosts run() {
     for (size_t n = 0; n < graph_.nodes().size(); ++n) add_node(static_cast<NodeId>(n));
-    want_ends();
+    each_end(graph_, plan_, [this](ValueId id, const Sharding& sharding, Phase by) {
+      want(id, sharding, by, -1);
+    });
     for (size_t v = 0; v < wanted_.size(); ++v) add_copies(static_cast<ValueId>(v));
     double communication = 0;
     for (const auto& [name, seconds] : out_.parts) communication += name == kCompute ? 0 : seconds;
@@ -90,21 +92,6 @@ class Prices {
     const bool blocks = std::any_of(np.blocks.begin(), np.blocks.end(),
                                     [&](const Blocks& b) { return b.result.index == index; });
     return to_string(blocks ? Kind::block_exchange : Kind::halo_add);
-  }
-
-  /// What is read of values when all nodes are done.
-  void want_ends() {
-    const auto want_whole = [this](ValueId id) {
-      want(id, Sharding::replicated(graph_.type(id).shape.size()), graph_.last_phase(), -1);
-    };
-    for (ValueId id : graph_.outputs) {
-      const bool stays =
-          graph_.outputs_stay_cut && plan_.values.at(graph_.value(id).name).partial.empty();
-      if (!stays) want_whole(id);
-    }
-    for (const auto& [name, id] : graph_.metrics) want_whole(id);
-    for (const auto& [held, next] : graph_.updates)
-      want(next, plan_.values.at(graph_.value(held).name), graph_.phase_of(next), -1);
   }
 
   void add_copies(ValueId id) {
