@@ -68,6 +68,10 @@ bool is_setting(const ::onnx::NodeProto& node, int i) {
   return i > 0 && operators.count(node.op_type()) > 0;
 }
 
+bool is_learnable_bound(const ::onnx::NodeProto& node, int i, bool is_computed) {
+  return i > 0 && is_computed && node.op_type() == "Clip";
+}
+
 std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const std::string& loss,
                                     const std::set<std::string>& ends) {
   std::set<std::string> reached = {loss}, made;
@@ -81,8 +85,7 @@ std::set<std::string> reached_names(const std::vector<FlatNode>& nodes, const st
         }))
       continue;
     for (int i = 0; i < node.input_size(); ++i) {
-      // A bound that is computed may be learned; one that is stored is a number.
-      if (passes_gradient(node, i) || (node.op_type() == "Clip" && made.count(node.input(i)) > 0))
+      if (passes_gradient(node, i) || is_learnable_bound(node, i, made.count(node.input(i)) > 0))
         reached.insert(node.input(i));
     }
     if (names_read(node).size() > static_cast<size_t>(node.input_size())) {  // captured by a branch

@@ -13,6 +13,10 @@ namespace shardrun::importer {
 /// it computes with: import has to know them.
 bool is_setting(const ::onnx::NodeProto& node, int i);
 
+/// A Clip's bound that the gradient may reach: one that is computed, be it cast to the operand's
+/// type. One that is stored is a number.
+bool is_learnable_bound(const ::onnx::NodeProto& node, int i, bool is_computed);
+
 /// Is the node a Tensor.detach()? PyTorch's newer exporter writes an Identity, and keeps the call.
 bool is_detach(const ::onnx::NodeProto& node);
 

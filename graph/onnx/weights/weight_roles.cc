@@ -211,9 +211,8 @@ void decide_role(Deciding& d, const std::string& name, const std::set<std::strin
   const std::vector<Use> uses = final_uses(d, name);
   if (std::any_of(uses.begin(), uses.end(), [&](const Use& use) {
         const ::onnx::NodeProto& node = d.nodes[use.first].proto;
-        // A learned bound is cast to the operand's type; a number is stored in it.
         const bool is_learned =
-            node.op_type() == "Clip" && is_reached && node.input(use.second) != name;
+            is_reached && is_learnable_bound(node, use.second, node.input(use.second) != name);
         return is_setting(node, use.second) && !is_learned;
       })) {
     w.why = "what an operator is to do";
