@@ -5,8 +5,8 @@
 
 #include "graph/passes/channels_last.h"
 #include "graph/passes/movement.h"
+#include "graph/passes/node_order.h"
 #include "graph/passes/pass_table.h"
-#include "graph/passes/schedule.h"
 
 namespace shardrun {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "graph/passes/schedule.h"
+#include "graph/passes/node_order.h"
 #include "tests/exec/random_plan.h"
 #include "tests/support/sharded_run.h"
 

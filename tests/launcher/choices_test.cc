@@ -6,14 +6,14 @@
 
 #include <set>
 
-#include "exec/schedule.h"
+#include "exec/learning_rate.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "models/gpt.h"
 #include "models/wide_resnet.h"
 #include "option_fields.h"
 #include "planner/names/search_names.h"
-#include "simulate/schedule.h"
+#include "simulate/pipeline_order.h"
 
 namespace shardrun {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <random>
 
+#include "graph/passes/node_order.h"
 #include "graph/passes/recompute.h"
-#include "graph/passes/schedule.h"
 #include "models/gat.h"
 #include "models/wide_resnet.h"
 #include "tests/planner/gpt_step.h"

@@ -10,8 +10,8 @@
 
 #include "planner/cost/cluster.h"
 #include "simulate/engine.h"
+#include "simulate/pipeline_order.h"
 #include "simulate/rank_lanes.h"
-#include "simulate/schedule.h"
 
 namespace shardrun {
 

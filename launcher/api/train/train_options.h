@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "exec/schedule.h"
+#include "exec/learning_rate.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {

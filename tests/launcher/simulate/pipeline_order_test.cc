@@ -1,5 +1,5 @@
 // Orders of a pipeline, and steps written by hand divided and run by them.
-#include "simulate/schedule.h"
+#include "simulate/pipeline_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Orders of pieces, and the steps of each.
-#include "simulate/schedule.h"
+#include "simulate/pipeline_order.h"
 
 #include <algorithm>
 #include <map>

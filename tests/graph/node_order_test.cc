@@ -1,5 +1,5 @@
 // The order of nodes: bytes alive by hand, peaks that get lower, results that stay.
-#include "graph/passes/schedule.h"
+#include "graph/passes/node_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Learning-rate schedules against values worked by hand.
-#include "exec/schedule.h"
+#include "exec/learning_rate.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Updates at once, and list scheduling from both ends.
-#include "graph/passes/schedule.h"
+#include "graph/passes/node_order.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-// Schedule: the order in which a Graph's nodes run.
+// Node order: the order in which a Graph's nodes run.
 #pragma once
 
 #include "graph/graph.h"

@@ -1,5 +1,5 @@
 // Learning-rate schedules.
-#include "exec/schedule.h"
+#include "exec/learning_rate.h"
 
 #include <algorithm>
 #include <cmath>
