@@ -77,9 +77,4 @@ class FactoredBound {
   double bound_, bound_before_;
 };
 
-/// Changes one node's choice at a time for as long as that gains. `prices`, per node and strategy,
-/// is added to the costs if it is given.
-void descend(const FactoredProblem& problem, Solution& solution,
-             const std::vector<std::vector<double>>* prices = nullptr);
-
 }  // namespace shardrun

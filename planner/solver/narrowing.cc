@@ -6,6 +6,7 @@
 
 #include "base/at.h"
 #include "planner/solver/deadline.h"
+#include "planner/solver/descent/coordinate_descent.h"
 #include "planner/solver/descent/repair.h"
 #include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"

@@ -2,7 +2,6 @@
 #include "planner/solver/descent/repair.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/at.h"
 #include "planner/solver/deadline.h"
@@ -21,35 +20,15 @@ constexpr RepairSettings kRepair;
 }  // namespace
 
 Repair::Repair(const FactoredProblem& problem, MemoryUse& memory)
-    : problem_(problem), memory_(memory), first_(problem.nodes.size() + 1, 0) {
-  for (const FactoredProblem::Edge& edge : problem.edges) {
-    ++first_[at(edge.from) + 1];
-    ++first_[at(edge.to) + 1];
-  }
-  std::partial_sum(first_.begin(), first_.end(), first_.begin());
-  edges_.resize(first_.back());
-  std::vector<size_t> next(first_.begin(), first_.end() - 1);
-  for (const FactoredProblem::Edge& edge : problem.edges)
-    edges_[next[at(edge.from)]++] = edges_[next[at(edge.to)]++] = &edge;
-}
+    : problem_(problem), memory_(memory), edge_costs_(problem) {}
 
 void Repair::price(int node, const Solution& solution, const std::vector<int>& allowed) {
   const std::vector<double>& own = problem_.nodes[at(node)].cost;
   cost_.resize(allowed.size());
   for (size_t k = 0; k < allowed.size(); ++k) cost_[k] = own[at(allowed[k])];
-  for (size_t e = first_[at(node)]; e < first_[at(node) + 1]; ++e) {
-    const FactoredProblem::Edge& edge = *edges_[e];
-    const FactoredProblem::Matrix& m = *edge.matrix;
-    const bool is_from = edge.from == node;
-    const size_t other = at(solution[at(is_from ? edge.to : edge.from)]);
-    const float* row = is_from ? m.transposed.data() + edge.column[other] * m.rows
-                               : m.cost.data() + edge.row[other] * m.columns;
-    const uint16_t* name = (is_from ? edge.row : edge.column).data();
-    for (size_t k = 0; k < allowed.size(); ++k)
-      cost_[k] += edge.scale * static_cast<double>(row[name[at(allowed[k])]]);
-  }
-  count_work(kSearchWork.named * static_cast<double>(allowed.size()) *
-             static_cast<double>(1 + first_[at(node) + 1] - first_[at(node)]));
+  count_work(kSearchWork.named * static_cast<double>(allowed.size()));
+  edge_costs_.add(
+      at(node), solution, [&](size_t k) { return at(allowed[k]); }, cost_);
 }
 
 void Repair::change(Solution& solution, int node, int to) {

@@ -1,10 +1,9 @@
 // Repair: of a solution that claims too much memory one that fits, a choice at a time.
 #pragma once
 
-#include <span>
 #include <vector>
 
-#include "planner/solver/factored_problem.h"
+#include "planner/solver/descent/coordinate_descent.h"
 #include "planner/solver/memory_use.h"
 
 namespace shardrun {
@@ -30,8 +29,7 @@ class Repair {
 
   const FactoredProblem& problem_;
   MemoryUse& memory_;
-  std::vector<size_t> first_;  // by node: where its edges begin
-  std::vector<const FactoredProblem::Edge*> edges_;
+  const EdgeCosts edge_costs_;
   std::vector<double> cost_;  // by allowed choice
 };
 
