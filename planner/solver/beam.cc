@@ -11,7 +11,7 @@ namespace shardrun {
 namespace {
 
 /// One more choice after those of step `before`; shared by all candidates that go on from it.
-struct Step {
+struct BeamChoice {
   int before = -1;
   int choice = 0;
 };
@@ -35,16 +35,8 @@ class Beam {
       for (const FlatProblem::Arc& arc : flat_.arcs(static_cast<int>(i)))
         last_reader[i] = std::max(last_reader[i], arc.other);
     }
-    BytesOverTime least(flat_.times());
-    for (size_t i = 0; i < count; ++i) {
-      for (const FlatProblem::Range& range : flat_.ranges(static_cast<int>(i))) {
-        const int64_t bytes =
-            *std::min_element(range.bytes, range.bytes + flat_.strategies(static_cast<int>(i)));
-        least.add(range.first, range.end, bytes);
-      }
-    }
     std::vector<BeamState> beam(1);
-    beam[0].bytes = least.values();
+    beam[0].bytes = least_bytes();
     std::vector<int> open;  // earlier nodes with readers to come
     struct Next {
       double cost;
@@ -73,12 +65,12 @@ class Beam {
       for (const Next& n : next) {
         if (chosen.size() >= width_) break;
         const BeamState& from = beam[n.from];
-        if (!fits(static_cast<int>(i), n.choice, from.bytes)) continue;
         BeamState candidate;
-        for (size_t k : kept) candidate.open.push_back(from.open[k]);
-        if (stays) candidate.open.push_back(n.choice);
         candidate.bytes = from.bytes;
         hold(static_cast<int>(i), n.choice, candidate.bytes);
+        if (!fits(candidate.bytes)) continue;
+        for (size_t k : kept) candidate.open.push_back(from.open[k]);
+        if (stays) candidate.open.push_back(n.choice);
         // What differs only in the past is not worth a place: the first is the cheaper.
         const bool known = std::any_of(chosen.begin(), chosen.end(), [&](const BeamState& c) {
           return c.open == candidate.open && c.bytes == candidate.bytes;
@@ -104,6 +96,18 @@ class Beam {
   }
 
  private:
+  /// Per kept time, if each claim is as small as it can be.
+  std::vector<int64_t> least_bytes() {
+    BytesOverTime sum(flat_.times());
+    for (int i = 0; i < flat_.size(); ++i) {
+      std::vector<int64_t>& least = least_.emplace_back();
+      for (const FlatProblem::Range& range : flat_.ranges(i)) {
+        least.push_back(*std::min_element(range.bytes, range.bytes + flat_.strategies(i)));
+        sum.add(range.first, range.end, least.back());
+      }
+    }
+    return sum.values();
+  }
   std::vector<double> costs_after(int node, const std::vector<int>& open,
                                   const BeamState& candidate) const {
     std::vector<double> costs = core_.nodes[static_cast<size_t>(node)].cost;
@@ -117,19 +121,15 @@ class Beam {
     }
     return costs;
   }
-  int64_t more(int node, const FlatProblem::Range& range, int choice) const {
-    return range.bytes[choice] -
-           *std::min_element(range.bytes, range.bytes + flat_.strategies(node));
-  }
-  bool fits(int node, int choice, const std::vector<int64_t>& bytes) const {
+  bool fits(const std::vector<int64_t>& bytes) const {
     count_work(static_cast<double>(bytes.size()));
-    std::vector<int64_t> after = bytes;
-    hold(node, choice, after);
-    return after.empty() || *std::max_element(after.begin(), after.end()) <= core_.memory_limit;
+    return bytes.empty() || *std::max_element(bytes.begin(), bytes.end()) <= core_.memory_limit;
   }
   void hold(int node, int choice, std::vector<int64_t>& bytes) const {
-    for (const FlatProblem::Range& range : flat_.ranges(node)) {
-      const int64_t extra = more(node, range, choice);
+    const std::vector<FlatProblem::Range>& ranges = flat_.ranges(node);
+    for (size_t r = 0; r < ranges.size(); ++r) {
+      const FlatProblem::Range& range = ranges[r];
+      const int64_t extra = range.bytes[choice] - least_[static_cast<size_t>(node)][r];
       if (extra == 0) continue;
       for (int t = range.first; t < range.end; ++t) bytes[static_cast<size_t>(t)] += extra;
     }
@@ -138,7 +138,8 @@ class Beam {
   const Problem& core_;
   FlatProblem flat_;
   size_t width_;
-  std::vector<Step> steps_;
+  std::vector<std::vector<int64_t>> least_;  // by node and range
+  std::vector<BeamChoice> steps_;
 };
 
 }  // namespace
