@@ -40,8 +40,6 @@ struct CoreSearchSettings {
 };
 constexpr CoreSearchSettings kCoreSearch;
 
-double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
-
 /// Keeps the list sorted, without doubles and short.
 void keep_best(std::vector<CoreSearch::Found>& elites, CoreSearch::Found found) {
   if (found.choice.empty() || found.cost == kInfeasible) return;

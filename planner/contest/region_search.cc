@@ -55,13 +55,6 @@ void RegionSearch::set(const Solution& choice, const std::vector<double>& price)
   state_.price = price;
 }
 
-double RegionSearch::overflow() const {
-  double sum = 0;
-  for (int64_t bytes : state_.use)
-    sum += static_cast<double>(std::max<int64_t>(0, bytes - flat_.limit()));
-  return sum;
-}
-
 bool RegionSearch::alive_at(int node, int time) const {
   for (const FlatProblem::Range& range : flat_.ranges(node)) {
     if (range.first <= time && time < range.end) return true;
@@ -80,7 +73,7 @@ int RegionSearch::random_alive(int time) {
 /// A time drawn by its price, -1 if none has one.
 int RegionSearch::random_scarce() {
   if (priced_before_.empty() || !(priced_before_.back() > 0)) return -1;
-  const double draw = uniform() * priced_before_.back();
+  const double draw = uniform(random_) * priced_before_.back();
   const auto found = std::upper_bound(priced_before_.begin(), priced_before_.end(), draw);
   return static_cast<int>(std::min(found, priced_before_.end() - 1) - priced_before_.begin());
 }
@@ -216,8 +209,8 @@ RegionSearch::Pick RegionSearch::draw() {
   for (const Arm& arm : arms_) total += arm.gain / arm.work;
   Pick pick;
   pick.arm = random_() % kArms;
-  if (total > 0 && uniform() >= kRegionSearch.even) {
-    double draw = uniform() * total;
+  if (total > 0 && uniform(random_) >= kRegionSearch.even) {
+    double draw = uniform(random_) * total;
     pick.arm = 0;
     while (pick.arm + 1 < kArms && draw > arms_[pick.arm].gain / arms_[pick.arm].work) {
       draw -= arms_[pick.arm].gain / arms_[pick.arm].work;

@@ -10,6 +10,11 @@
 
 namespace shardrun {
 
+/// From [0, 1).
+inline double uniform(std::mt19937_64& random) {
+  return static_cast<double>(random() >> 11) * 0x1p-53;
+}
+
 struct RegionSearchLimits {
   Deadline deadline;
   int64_t work = 0;              // RegionMove::work in all; 0: not limited
@@ -41,7 +46,7 @@ class RegionSearch {
   const Solution& choice() const { return state_.choice; }
   const std::vector<double>& price() const { return state_.price; }
   double cost() const { return state_.cost; }
-  double overflow() const;  // bytes above the limit, summed over the kept times
+  double overflow() const { return flat_.overflow(state_.use); }
   int64_t work() const { return work_; }
 
  private:
@@ -52,7 +57,6 @@ class RegionSearch {
     size_t arm = 0, kind = 0, size = 0;
     double table = 0;
   };
-  double uniform() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
   int random_free() { return free_[random_() % free_.size()]; }
   bool alive_at(int node, int time) const;
   int random_alive(int time);

@@ -65,4 +65,10 @@ std::vector<int64_t> FlatProblem::usage(const Solution& solution) const {
   return use.values();
 }
 
+double FlatProblem::overflow(const std::vector<int64_t>& use) const {
+  double sum = 0;
+  for (int64_t bytes : use) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit()));
+  return sum;
+}
+
 }  // namespace shardrun

@@ -38,6 +38,8 @@ class FlatProblem {
 
   /// Bytes at each kept time.
   std::vector<int64_t> usage(const Solution& solution) const;
+  /// Sum over the kept times of the bytes above the limit.
+  double overflow(const std::vector<int64_t>& use) const;
 
  private:
   const Problem& problem_;

@@ -65,12 +65,6 @@ void MemoryUse::moved(int node, int from, int to) const {
   }
 }
 
-double MemoryUse::overflow() const {
-  double sum = 0;
-  for (int64_t bytes : use_) sum += static_cast<double>(std::max<int64_t>(0, bytes - limit()));
-  return sum;
-}
-
 double MemoryUse::overflow_after(double overflow, int node, int from, int to) const {
   count_work(2 * static_cast<double>(use_.size()));
   moved(node, from, to);

@@ -18,8 +18,7 @@ class MemoryUse {
   void change(int node, int from, int to) { apply(node, from, -1), apply(node, to, 1); }
   bool limited() const { return flat_.problem().limited(); }
   bool fits_after(int node, int from, int to) const;
-  /// Sum over the kept times of the bytes above the limit.
-  double overflow() const;
+  double overflow() const { return flat_.overflow(use_); }
   /// The same from what it is now, if one choice changes.
   double overflow_after(double overflow, int node, int from, int to) const;
   int64_t peak() const;
