@@ -412,33 +412,21 @@ std::vector<int64_t> RegionSolver::bytes_of(const Of& of) const {
   return sum.values();
 }
 
-RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>& wanted,
-                               const Limits& limits) {
-  RegionMove move;
-  order(wanted, limits);
-  build(state, limits);
-  assigned_.resize(count_);
-  for (size_t p = 0; p < count_; ++p)
-    assigned_[p] = state.choice[static_cast<size_t>(buckets_[p].node)];
-  const double start = local_cost();
-  best_cost_ = start;
-  best_.clear();
-  tolerance_ = 1e-12 * std::max(std::abs(state.cost), std::abs(start));
-  std::vector<double> best_price = price_;
-  double best_bound = -kInfeasible;
+RegionSolver::Priced RegionSolver::price_memory(const Limits& limits, int64_t& work) {
+  Priced out;
+  out.price = price_;
   double scale = 1;
-  bool current = false;  // messages are those of best_price
   for (int step = 0; step < std::max(1, limits.price_steps); ++step) {
     const double bound = eliminate();
-    move.work += table_entries_ / 100;
-    current = bound > best_bound;
-    if (current) {
-      best_bound = bound;
-      best_price = price_;
+    work += table_entries_ / 100;
+    out.is_current = bound > out.bound;
+    if (out.is_current) {
+      out.bound = bound;
+      out.price = price_;
     } else {
       scale /= 2;
     }
-    if (best_bound >= best_cost_ - tolerance_) break;
+    if (out.bound >= best_cost_ - tolerance_) break;
     // The best under these prices, and what it needs.
     for (size_t level = count_; level-- > 0;) {
       const std::vector<double>& costs = row(level);
@@ -466,27 +454,48 @@ RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>&
     for (size_t k = 0; k < capacity_.size(); ++k)
       price_[k] = std::max(0.0, price_[k] + length * static_cast<double>(use[k] - capacity_[k]));
   }
-  move.complete = best_bound >= best_cost_ - tolerance_;
+  return out;
+}
+
+/// Of the kept times, where `price` of the segments is another than before.
+std::vector<std::pair<int, double>> RegionSolver::new_prices(
+    const RegionState& state, const std::vector<double>& price) const {
+  std::vector<std::pair<int, double>> out;
+  for (size_t k = 0; k < capacity_.size(); ++k) {
+    for (int t = spans_[k].first; t < spans_[k].second; ++t) {
+      if (t != segment_time_[k] && state.price[static_cast<size_t>(t)] > 0) out.push_back({t, 0.0});
+    }
+    if (state.price[static_cast<size_t>(segment_time_[k])] != price[k])
+      out.push_back({segment_time_[k], price[k]});
+  }
+  return out;
+}
+
+RegionMove RegionSolver::solve(const RegionState& state, const std::vector<int>& wanted,
+                               const Limits& limits) {
+  RegionMove move;
+  order(wanted, limits);
+  build(state, limits);
+  assigned_.resize(count_);
+  for (size_t p = 0; p < count_; ++p)
+    assigned_[p] = state.choice[static_cast<size_t>(buckets_[p].node)];
+  const double start = local_cost();
+  best_cost_ = start;
+  best_.clear();
+  tolerance_ = 1e-12 * std::max(std::abs(state.cost), std::abs(start));
+  const Priced priced = price_memory(limits, move.work);
+  move.complete = priced.bound >= best_cost_ - tolerance_;
   if (!move.complete && limits.nodes > 0) {
-    price_ = best_price;
-    if (!current) eliminate();
+    price_ = priced.price;
+    if (!priced.is_current) eliminate();
     needed_ = bytes_of([](size_t, const LocalRange& range) { return range.least; });
     work_ = 0;
     budget_ = limits.nodes;
-    branch(count_, best_bound);
+    branch(count_, priced.bound);
     move.work += work_;
     move.complete = work_ < budget_;
   }
-  if (limits.penalty <= 0) {
-    for (size_t k = 0; k < capacity_.size(); ++k) {
-      for (int t = spans_[k].first; t < spans_[k].second; ++t) {
-        if (t != segment_time_[k] && state.price[static_cast<size_t>(t)] > 0)
-          move.price.push_back({t, 0.0});
-      }
-      if (state.price[static_cast<size_t>(segment_time_[k])] != best_price[k])
-        move.price.push_back({segment_time_[k], best_price[k]});
-    }
-  }
+  if (limits.penalty <= 0) move.price = new_prices(state, priced.price);
   if (!best_.empty()) {
     move.gain = start - best_cost_;
     for (size_t p = 0; p < count_; ++p) {

@@ -76,6 +76,12 @@ class RegionSolver {
     std::vector<double> weight_before;  // repair: times above the limit in all spans before
     std::vector<int> kept_before;       // segments before
   };
+  /// The best bound, and its prices per segment.
+  struct Priced {
+    double bound = -kInfeasible;
+    std::vector<double> price;
+    bool is_current = false;  // messages are those of `price`
+  };
   void order(const std::vector<int>& wanted, const Limits& limits);
   void build(const RegionState& state, const Limits& limits);
   Spans spans_of(const RegionState& state);
@@ -86,6 +92,10 @@ class RegionSolver {
   const std::vector<double>& row(size_t position);
   void branch(size_t level, double bound);
   double local_cost() const;
+  /// Moves the prices of segments by subgradients, and tries what is best under each of them.
+  Priced price_memory(const Limits& limits, int64_t& work);
+  std::vector<std::pair<int, double>> new_prices(const RegionState& state,
+                                                 const std::vector<double>& price) const;
   template <class Of>
   std::vector<int64_t> bytes_of(const Of& of) const;
 

@@ -156,7 +156,7 @@ class IlpSolver {
   }
 
   /// Bounds and solutions of the core; removes what cannot be in a better solution. Returns how
-  /// many strategies went.
+  /// many strategies went, 0 if too few to go on.
   size_t improve(Reducer& reducer, const Problem& core, int round) {
     Bound bound(core);
     LocalSearch local(core);
@@ -227,8 +227,12 @@ class IlpSolver {
       offer_bound(value);
       mark();
     }
+    return remove(reducer, removed);
+  }
+
+  static size_t remove(Reducer& reducer, const std::vector<std::vector<bool>>& removed) {
     size_t total = 0, count = 0;
-    for (size_t i = 0; i < core.nodes.size(); ++i) {
+    for (size_t i = 0; i < removed.size(); ++i) {
       const size_t gone =
           static_cast<size_t>(std::count(removed[i].begin(), removed[i].end(), true));
       total += removed[i].size();
@@ -236,8 +240,8 @@ class IlpSolver {
       count += gone;
       reducer.remove(static_cast<int>(i), removed[i]);
     }
-    return count * kIlp.worth_removing > total ? count
-                                               : 0;  // a handful does not pay for another round
+    // A handful does not pay for another round.
+    return count * kIlp.worth_removing > total ? count : 0;
   }
 
   const Problem& problem_;
