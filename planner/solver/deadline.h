@@ -40,8 +40,8 @@ inline double work_seconds() {
   return internal::work / kOperations;
 }
 
-/// Seconds of the wall's clock, or of the work that the thread counts. By
-/// the wall's clock any thread may ask, by work the one that made the Deadline.
+/// Seconds of the wall's clock, or of the work that the thread counts. By the wall's clock any
+/// thread may ask, by work the one that made the Deadline.
 class Deadline {
  public:
   enum class Clock { wall, work };

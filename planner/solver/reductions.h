@@ -11,15 +11,13 @@ namespace shardrun {
 
 /// Shrinks a Problem without losing its optimum. What is done, until nothing more applies:
 ///   - a strategy that is forbidden, or that every strategy of some neighbour forbids, goes;
-///   - a strategy goes that another one of its node beats whatever the neighbours do (Goldstein
-///   1994,
-///     "Efficient rotamer elimination"): c(a) - c(b) + sum over edges of min_j (e(a,j) - e(b,j)) >=
-///     0, and b holds no more memory in any claim. Duplicates are a special case;
+///   - a strategy goes that another one of its node beats whatever the neighbours do:
+///     c(a) - c(b) + sum over edges of min_j (e(a,j) - e(b,j)) >= 0, and b holds no more memory in
+///     any claim (Goldstein 1994, "Efficient rotamer elimination"). Duplicates are a special case;
 ///   - parallel edges become one;
 ///   - if each strategy of i leaves one strategy of its neighbour j, j is merged into i;
 ///   - a node of degree 0, 1 or 2 whose memory does not depend on its strategy is eliminated:
-///     its neighbours' edge gets min_a (c(a) + e(a,j) + e(a,k)), and the minimising a is
-///     remembered;
+///     its neighbours' edge gets min_a (c(a) + e(a,j) + e(a,k)), and that a is remembered;
 ///   - memory that cannot reach the limit whatever is chosen is forgotten.
 /// Example: a chain x - y - z without a memory limit is reduced to nothing but its optimal cost.
 class Reducer {

@@ -11,9 +11,8 @@ namespace {
 
 int64_t round256(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
-/// A matrix of strides (row, column) as cuBLASLt reads it: with columns for rows, one of the
-/// strides
-/// 1. `transposed`: it lies the other way round.
+/// A matrix of strides (row, column) as cuBLASLt reads it: with columns for rows, and one of the
+/// strides 1. `transposed`: it lies the other way round.
 struct Lying {
   bool transposed;
   int64_t ld;

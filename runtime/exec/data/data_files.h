@@ -35,9 +35,8 @@ bool is_float_format(const StoredArray& array);
 StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<const void> owner,
                       const std::string& name);
 /// A zip file of arrays as numpy writes it: stored or deflated, zip64 where large. Names are
-/// without
-/// ".npy". Throws invalid_input or unsupported; what an array holds that nobody asks for does not
-/// matter.
+/// without ".npy". Throws invalid_input or unsupported; what an array holds that nobody asks for
+/// does not matter.
 class NpzArchive {
  public:
   explicit NpzArchive(const std::string& path);
