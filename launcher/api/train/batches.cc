@@ -37,7 +37,7 @@ void narrow(int64_t& bound, int64_t by) {
 /// Ops whose results are elements of their first operand, moved or cast; of concat among others.
 bool passes_on(const std::string& op) {
   static const std::set<std::string> kOps = {"reshape", "cast",   "transpose", "slice", "split",
-                                             "gather",  "expand", "squeeze",   "pad",   "concat"};
+                                             "gather",  "expand", "pad",       "concat"};
   return kOps.count(op) > 0;
 }
 
