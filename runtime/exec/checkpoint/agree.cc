@@ -3,15 +3,13 @@
 
 #include <algorithm>
 #include <exception>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
-
 namespace shardrun {
 
-void together(Communicator& host, const std::function<void()>& work, Names names) {
+std::optional<Error> try_together(Communicator& host, const std::function<void()>& work,
+                                  Names names) {
   std::optional<Error> met;
   try {
     work();
@@ -29,13 +27,17 @@ void together(Communicator& host, const std::function<void()>& work, Names names
   std::vector<Met> all(static_cast<size_t>(host.size()));
   host.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), sizeof mine), DType::u8);
   const auto who = std::find_if(all.begin(), all.end(), [](const Met& t) { return t.kind >= 0; });
-  if (who == all.end()) return;
+  if (who == all.end()) return std::nullopt;
   const auto rank = static_cast<int>(who - all.begin());
   std::string text = rank == host.rank() ? met->what() : "";
   text.resize(static_cast<size_t>(who->bytes));
   host.broadcast(text.data(), who->bytes, rank);
   const bool named = rank != 0 && names == Names::rank;
-  throw Error(static_cast<ErrorKind>(who->kind), named ? str("rank ", rank, ": ", text) : text);
+  return Error(static_cast<ErrorKind>(who->kind), named ? str("rank ", rank, ": ", text) : text);
+}
+
+void together(Communicator& host, const std::function<void()>& work, Names names) {
+  if (const std::optional<Error> met = try_together(host, work, names)) throw *met;
 }
 
 }  // namespace shardrun

@@ -49,6 +49,16 @@ CheckpointWriter::~CheckpointWriter() {
   join();
 }
 
+/// Calls f, which exchanges with the other ranks: an error of that says in which checkpoint.
+template <class F>
+auto CheckpointWriter::in_checkpoint(const F& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    throw e.with_context(str("the checkpoint of step ", saved_.step));
+  }
+}
+
 std::optional<Saved> CheckpointWriter::save(int64_t step, nlohmann::json run,
                                             std::function<void()> before_manifest) {
   SR_REQUIRE(phase_ == Phase::none, internal, "a checkpoint is still being written");
@@ -60,15 +70,16 @@ std::optional<Saved> CheckpointWriter::save(int64_t step, nlohmann::json run,
   before_manifest_ = std::move(before_manifest);
   cancelled_ = false;
   failure_.clear();
-  try {
-    together(host_, [&] {
+  const std::optional<Error> met = in_checkpoint([&] {
+    return try_together(host_, [&] {
       if (host_.rank() != 0) return;
       storage_.make_folder(options_.folder);
       storage_.remove(partial());
       storage_.make_folder(partial());
     });
-  } catch (const Error& e) {
-    saved_.failure = e.what();
+  });
+  if (met) {
+    saved_.failure = met->what();
     saved_.seconds = saved_.stalled_seconds = now_seconds() - began_;
     return saved_;
   }
@@ -163,6 +174,10 @@ void CheckpointWriter::checksum(int64_t begin, int64_t end, const char* data) {
 
 std::optional<Saved> CheckpointWriter::poll() {
   if (phase_ == Phase::none) return std::nullopt;
+  return in_checkpoint([&] { return poll_others(); });
+}
+
+std::optional<Saved> CheckpointWriter::poll_others() {
   const auto mine = static_cast<int64_t>(status());
   std::vector<int64_t> all(static_cast<size_t>(host_.size()));
   host_.all_gather(&mine, all.data(), std::vector<int64_t>(all.size(), 1), DType::i64);
@@ -267,11 +282,8 @@ void CheckpointWriter::remove_older() {
 Saved CheckpointWriter::ended() {
   join();
   phase_ = Phase::none;
-  try {
-    together(host_, [&] { SR_REQUIRE(failure_.empty(), device, failure_); });
-  } catch (const Error& e) {
-    saved_.failure = e.what();
-  }
+  const auto mine = [&] { SR_REQUIRE(failure_.empty(), device, failure_); };
+  if (const std::optional<Error> met = try_together(host_, mine)) saved_.failure = met->what();
   if (!saved_.failure.empty() && host_.rank() == 0) {
     try {
       storage_.remove(partial());

@@ -49,7 +49,8 @@ struct Saved {
 ///   …
 ///   if (auto saved = writer.poll()) tell(*saved);       // at the end of every step
 ///
-/// All calls are collective over `host`. They communicate only while a save goes on.
+/// All calls are collective over `host`. They communicate only while a save goes on. Where another
+/// rank does not come they throw Error(comm), which names the checkpoint.
 class CheckpointWriter {
  public:
   /// `state` and `host` must outlive it. Allocates memory_bytes.
@@ -79,6 +80,9 @@ class CheckpointWriter {
   enum class Phase { none, pieces, manifest };
   enum class Status : int64_t { working, done, failed };
 
+  template <class F>
+  auto in_checkpoint(const F& f);
+  std::optional<Saved> poll_others();
   void start(std::function<void()> work);
   Status status();
   void wait_a_little();

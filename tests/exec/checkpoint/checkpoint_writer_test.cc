@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -319,6 +321,21 @@ TEST(CheckpointWriter, InThisOrder) {
                 "rename step-00000001 step-00000001.removed", "remove step-00000001.removed"}));
 }
 
+/// Makes a folder only once it may.
+class LateStorage final : public FaultyStorage {
+ public:
+  LateStorage(std::string path, std::function<bool()> may)
+      : path_(std::move(path)), may_(std::move(may)) {}
+  void make_folder(const std::string& path) override {
+    while (path == path_ && !may_()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    FaultyStorage::make_folder(path);
+  }
+
+ private:
+  std::string path_;
+  std::function<bool()> may_;
+};
+
 int count_in(const std::string& folder) {
   std::filesystem::directory_iterator at(folder), end;
   return static_cast<int>(std::distance(at, end));
@@ -405,6 +422,36 @@ TEST(CheckpointWriter, OneFullDiskEndsTheAttemptOfAll) {
     EXPECT_EQ(writer.finish()->failure, "");
   });
   restore(folder / "step-00000002", mesh, whole);
+}
+
+/// Rank 0 is still at the first call of step 2 when the others' time is up: that is no failed
+/// checkpoint, with which they would go on.
+TEST(CheckpointWriter, ARankThatDoesNotComeEndsTheRun) {
+  const TemporaryFolder folder("late");
+  const Mesh mesh = Mesh::parse("a=3");
+  const Shardings whole = whole_shardings();
+  std::atomic<int> thrown = 0;
+  test::run_ranks(3, [&](Communicator& comm) {
+    Rank rank(kValues, mesh, whole, comm, true);
+    LateStorage storage(folder / "step-00000002.partial", [&] { return thrown == 2; });
+    CheckpointWriter writer(rank.executor(), comm, {folder.path()}, storage);
+    writer.save(1, {{"lr", 0.5}});
+    EXPECT_EQ(writer.finish()->failure, "");
+    comm.set_timeout(0.5);
+    std::string said;
+    try {
+      writer.save(2, {});
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::comm);
+      said = e.what();
+    }
+    ++thrown;
+    EXPECT_EQ(said.rfind("the checkpoint of step 2: all_gather of ", 0), 0u) << said;
+    const bool first = said.find("waited 0.5 s for rank") != std::string::npos,
+               peer = said.find("another rank ended the job") != std::string::npos;
+    EXPECT_TRUE(peer || (first && comm.rank() > 0)) << "rank " << comm.rank() << ": " << said;
+  });
+  restore(folder / "step-00000001", mesh, whole);
 }
 
 TEST(CheckpointWriter, KeepsSoMany) {

@@ -14,7 +14,7 @@ namespace shardrun::test {
 /// The disk behind a counter of calls. `fails` throws what a full disk says at one call. `dies`:
 /// that call does half of its work, and nothing is done any more, as if all processes had been
 /// killed.
-class FaultyStorage final : public Storage {
+class FaultyStorage : public Storage {
  public:
   int fails = -1, dies = -1;
 
