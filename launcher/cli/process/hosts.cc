@@ -2,7 +2,6 @@
 #include "process/hosts.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -12,6 +11,8 @@
 #include <set>
 #include <sstream>
 
+#include "base/error.h"
+#include "base/files/input_file.h"
 #include "process/child.h"
 #include "shardrun/shardrun.h"
 
@@ -148,7 +149,13 @@ void HostList::read_list(const std::string& list) {
 }
 
 void HostList::read_file(const std::string& path) {
-  std::ifstream in(path);
+  constexpr int64_t kMostBytes = int64_t{16} << 20;
+  std::istringstream in;
+  try {
+    in.str(read_input_file(path, "a list of hosts", kMostBytes));
+  } catch (const Error& error) {
+    throw Failure(Failure::Kind::run, error.what());
+  }
   for (std::string line; std::getline(in, line);) {
     const HostEntry entry = entry_of_line(line);
     if (entry.name.starts_with('^')) {
@@ -165,8 +172,6 @@ void HostList::read_file(const std::string& path) {
       entries_.push_back(entry);
     }
   }
-  if (!in.eof() || in.bad())
-    throw Failure(Failure::Kind::run, path + ": cannot be read: " + std::strerror(errno));
 }
 
 void HostList::read_hostfile(const std::string& flag, const std::string& path) {

@@ -20,8 +20,8 @@ struct HostEntry {
 class HostList {
  public:
   /// Knows no hosts where the command names none, is another program's, or counts them ("+n1").
-  /// Throws Failure(run) if a file or Slurm's scontrol cannot be read, or a hostfile has no host,
-  /// or none that takes a rank.
+  /// Throws Failure(run) if a file is no regular one or has more than 16 MiB, if Slurm's scontrol
+  /// cannot be read, or if a hostfile has no host, or none that takes a rank.
   explicit HostList(std::vector<std::string> words);
 
   const std::vector<std::string>& words() const { return words_; }

@@ -303,10 +303,11 @@ int run_with_restarts(const Arguments& args) {
                       std::to_string(*args.restarts) + " --mpirun 'mpirun -np " +
                       std::to_string(launched_processes()) + "'");
   }
-  const Waited signals(signal_named(args.checkpoint_signal));
-  const TemporaryFolder folder;
+  // While other programs and files are asked for hosts, a signal ends this process.
   const HostList hosts(args.mpirun.empty() ? std::vector<std::string>()
                                            : launcher_words(args.mpirun));
+  const Waited signals(signal_named(args.checkpoint_signal));
+  const TemporaryFolder folder;
   setenv(kRestartsMpirun, args.mpirun.c_str(), 1);
   KeptPlans plans(args.train.checkpoint);
   std::optional<Start> start = Start{.launcher = hosts.words(), .ranks = hosts.ranks()};

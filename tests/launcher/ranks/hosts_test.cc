@@ -114,7 +114,19 @@ TEST_F(Hosts, OfAHostfileThatCannotBeUsed) {
     return std::string("nothing");
   };
   EXPECT_EQ(said("--hostfile " + path("none") + " -np 2"),
-            "--hostfile " + path("none") + ": cannot be read: No such file or directory");
+            "--hostfile " + path("none") + ": cannot open: No such file or directory");
+  // Neither is waited for, nor read without end.
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  for (const std::string& file : {path("pipe"), std::string("/dev/zero"), at_.path()})
+    EXPECT_EQ(said("--hostfile " + file + " -np 2"),
+              "--hostfile " + file + ": is not a regular file, wanted a list of hosts");
+  setenv("PBS_NODEFILE", path("pipe").c_str(), 1);
+  EXPECT_EQ(said("-np 2"), path("pipe") + ": is not a regular file, wanted a list of hosts");
+  unsetenv("PBS_NODEFILE");
+  at_.write("long", std::string((size_t{16} << 20) + 1, '#'));
+  EXPECT_EQ(
+      said("--hostfile " + path("long") + " -np 2"),
+      "--hostfile " + path("long") + ": has more than 16777216 bytes, wanted a list of hosts");
   at_.write("empty", "# nobody\n\n");
   EXPECT_EQ(said("-machinefile " + path("empty")),
             "-machinefile " + path("empty") + ": it names no host");
