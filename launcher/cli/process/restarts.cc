@@ -22,6 +22,7 @@
 #include "option_fields.h"
 #include "process/child.h"
 #include "process/hosts.h"
+#include "process/orphans.h"
 #include "process/signals.h"
 #include "report.h"
 #include "shardrun/inference.h"
@@ -257,6 +258,7 @@ Ended run_once(const std::vector<std::string>& words, const Waited& signals) {
       ::kill(child, info.si_signo);
     } else if (::waitpid(child, &status, WNOHANG) == child) {
       out.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      end_orphans();  // ranks of a launcher that was killed train on, and write checkpoints
       return out;
     }
   }
@@ -308,6 +310,7 @@ int run_with_restarts(const Arguments& args) {
                                            : launcher_words(args.mpirun));
   const Waited signals(signal_named(args.checkpoint_signal));
   const TemporaryFolder folder;
+  adopt_orphans();
   setenv(kRestartsMpirun, args.mpirun.c_str(), 1);
   KeptPlans plans(args.train.checkpoint);
   std::optional<Start> start = Start{.launcher = hosts.words(), .ranks = hosts.ranks()};

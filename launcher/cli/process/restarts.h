@@ -6,11 +6,12 @@
 namespace shardrun::cli {
 
 /// Runs the call of `args` as a child, without its --restarts and under its --mpirun, if there is
-/// one, with this process's streams, in a process group of its own. Where it fails starts it again,
-/// from the newest checkpoint of its folder, or from the newest whole one where that one was
-/// refused for its damage, up to args.restarts times: each time on those of --mpirun's hosts that
-/// answer (process/hosts.h), where they are fewer ranks without its --mesh and --plan. A start like
-/// an earlier one, or of as many ranks, takes the plan that the earlier one has left in the folder
+/// one, with this process's streams, in a process group of its own. Ranks of this machine that the
+/// child leaves behind are ended (process/orphans.h). Where it fails starts it again, from the
+/// newest checkpoint of its folder, or from the newest whole one where that one was refused for its
+/// damage, up to args.restarts times: each time on those of --mpirun's hosts that answer
+/// (process/hosts.h), where they are fewer ranks without its --mesh and --plan. A start like an
+/// earlier one, or of as many ranks, takes the plan that the earlier one has left in the folder
 /// (kept_plan.h), unless --plan names one; a plan that is refused (2) is made anew. Behind two
 /// starts and more that failed alike, by themselves (not by a signal) and without a newer
 /// checkpoint, it waits for a second, then for twice as long each time, up to 64. Signals that end

@@ -61,6 +61,27 @@ TEST_F(Restarts, LossesAreThoseOfAnUndisturbedRun) {
   EXPECT_NE(losses("m.jsonl"), "");
 }
 
+/// The ranks of an mpirun that is killed are no more when the newest checkpoint is chosen: it is
+/// the one that the next start goes on from, and none is later.
+TEST_F(Restarts, RanksOfALauncherThatIsKilledEndFirst) {
+  const Outcome run = at_.sh(
+      "touch m.jsonl\n" +
+      call("--steps 1000000 --checkpoint c --restarts 1 --metrics m.jsonl " + mpirun_, 5) +
+      " & pid=$!\nuntil ls c 2>/dev/null | grep -q 'step-[0-9]*$' || ! kill -0 $pid; do sleep "
+      "0.02; done\n"
+      "m=$(cat /proc/$pid/task/$pid/children); ranks=$(cat /proc/${m% }/task/${m% }/children)\n"
+      "kill -KILL $m\n"
+      "until grep -q 'restart 1 of 1' .err || ! kill -0 $pid; do sleep 0.01; done\n"
+      "for p in $ranks; do kill -0 $p 2>/dev/null && echo lives || echo ended; done\n"
+      "until grep -q 'goes on at step' .out || ! kill -0 $pid; do sleep 0.02; done\n"
+      "kill -TERM $pid; wait $pid; exit $?\n");
+  EXPECT_EQ(run.status, 143) << describe(run);
+  EXPECT_NE(run.out.find("ended\nended\n"), std::string::npos) << describe(run);
+  EXPECT_NE(run.err.find("restart 1 of 1, from the newest checkpoint of c"), std::string::npos)
+      << describe(run);
+  EXPECT_EQ((run.out + run.err).find(".set-aside"), std::string::npos) << describe(run);
+}
+
 /// The command that is printed starts the ranks as they were started.
 TEST_F(Restarts, WhatIsPrintedKeepsTheLaunchersWords) {
   at_.write("hosts", "localhost slots=2\n");
