@@ -2,6 +2,8 @@
 #include "process/child.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -60,6 +63,36 @@ pid_t start(const std::vector<std::string>& words, int kept, int to) {
     ::dup2(stream == kept ? to : nothing, stream);
   ::execvp(arguments[0], arguments.data());
   _exit(127);
+}
+
+constexpr const char* kFolders = "shardrun-files-";
+
+/// The folder's descriptor, on which its process holds a lock; -1: another one does.
+int lock_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  ::close(fd);
+  return -1;
+}
+
+/// Removes this user's folders whose processes are no more. One made just now may have no lock yet.
+void sweep(const std::filesystem::path& in) {
+  constexpr time_t kYoung = 2;  // s
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(in, error), end; !error && it != end;
+       it.increment(error)) {
+    if (!it->path().filename().string().starts_with(kFolders)) continue;
+    const std::string path = it->path().string();
+    struct stat info {};
+    if (::lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() ||
+        ::time(nullptr) - info.st_ctime < kYoung)
+      continue;
+    const int lock = lock_folder(path);
+    if (lock < 0) continue;
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    ::close(lock);
+  }
 }
 
 }  // namespace
@@ -242,14 +275,17 @@ TemporaryFolder::TemporaryFolder() {
     throw Failure(Failure::Kind::run, "TMPDIR" + (set ? "=" + std::string(set) : "") + ": " +
                                           error.message() + "; name a folder for files of a run");
   }
-  std::string pattern = (folder / "shardrun-bench-XXXXXX").string();
+  sweep(folder);
+  std::string pattern = (folder / (std::string(kFolders) + "XXXXXX")).string();
   if (::mkdtemp(pattern.data()) == nullptr) fail_to_run(pattern);
   path_ = pattern;
+  lock_ = lock_folder(path_);
 }
 
 TemporaryFolder::~TemporaryFolder() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 }  // namespace shardrun::cli

@@ -49,7 +49,8 @@ std::string shell_line(const std::vector<std::string>& words);
 /// `flag`.
 std::vector<std::string> shell_words(const std::string& text, const std::string& flag);
 
-/// A folder of its own below the system's temporary one, removed at the end.
+/// A folder of its own below the system's temporary one, removed at the end. Those of this user's
+/// processes that were killed are removed when the next is made.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -60,6 +61,7 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+  int lock_ = -1;  // a descriptor of the folder: while it is locked its process is there
 };
 
 }  // namespace shardrun::cli
