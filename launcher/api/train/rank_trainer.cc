@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "exec/checkpoint/agree.h"
 #include "graph/optimizer.h"
 #include "graph/passes/training.h"
 #include "inference/gather.h"
@@ -87,7 +88,12 @@ RankTrainer::RankTrainer(RankDevice& on, const Model::Impl& model, const Trainin
     const Members& members = on.comm().members();
     const int rank = on.comm().rank();
     const std::string who = members.job ? members.job->name(rank) : str("rank ", rank);
-    flight_.emplace(options.flight_recorder, rank, str(who, " of ", on.comm().size()));
+    const std::optional<Error> met = try_together(
+        on.comm().host(),
+        [&] { flight_.emplace(options.flight_recorder, rank, str(who, " of ", on.comm().size())); },
+        Names::none);
+    if (met && flight_) flight_->discard();  // another rank's cannot be made: none trains
+    if (met) throw Failure(Failure::Kind::call, met->what(), true);
     train_.record(&*flight_, "train");
     if (evaluation_) evaluation_->record(&*flight_, "validation");
   }

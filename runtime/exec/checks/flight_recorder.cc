@@ -54,11 +54,14 @@ void FlightRecorder::check(const std::string& folder) {
 
 FlightRecorder::FlightRecorder(const std::string& folder, int64_t rank, const std::string& who)
     : steps_((check(folder), str(folder, "/rank-", rank, ".steps")), who),
-      collectives_(str(folder, "/rank-", rank, ".collectives"), who) {}
+      collectives_(str(folder, "/rank-", rank, ".collectives"), who) {
+  steps_.keep(true);
+  collectives_.keep(true);
+}
 
 void FlightRecorder::discard() {
-  steps_.discard();
-  collectives_.discard();
+  steps_.keep(false);
+  collectives_.keep(false);
 }
 
 FlightRecorder::Ring::Ring(std::string path, const std::string& head) : path_(std::move(path)) {
@@ -68,6 +71,7 @@ FlightRecorder::Ring::Ring(std::string path, const std::string& head) : path_(st
   void* const mapped =
       sized ? ::mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
   ::close(fd);
+  if (mapped == MAP_FAILED) ::unlink(path_.c_str());
   SR_REQUIRE(mapped != MAP_FAILED, invalid_input, "--flight-recorder: ", path_,
              ": cannot be mapped; give a folder of a file system with space");
   mapped_ = static_cast<char*>(mapped);
@@ -77,7 +81,7 @@ FlightRecorder::Ring::Ring(std::string path, const std::string& head) : path_(st
 }
 
 FlightRecorder::Ring::~Ring() {
-  if (discarded_) {
+  if (!kept_) {
     ::unlink(path_.c_str());
   } else {
     char* const lines = mapped_ + kHead * kLineBytes;

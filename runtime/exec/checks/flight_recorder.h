@@ -33,7 +33,7 @@ class FlightRecorder {
   static void check(const std::string& folder);
 
   /// Replaces the files of a run before; their first line is `who`. Throws invalid_input with the
-  /// path and the reason.
+  /// path and the reason, and leaves no file then.
   FlightRecorder(const std::string& folder, int64_t rank, const std::string& who);
 
   struct Line {
@@ -54,18 +54,18 @@ class FlightRecorder {
   class Ring {
    public:
     Ring(std::string path, const std::string& head);
-    /// Puts the lines in order.
+    /// Puts the lines in order, or removes the file unless it is kept.
     ~Ring();
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
     void write(int64_t step, const std::string& text);
-    void discard() { discarded_ = true; }
+    void keep(bool kept) { kept_ = kept; }
 
    private:
     std::string path_;
     char* mapped_ = nullptr;
     int64_t written_ = 0;
-    bool discarded_ = false;
+    bool kept_ = false;
   };
   Ring steps_, collectives_;
   int64_t step_ = 0;

@@ -81,5 +81,26 @@ TEST_F(FlightRecorders, GoneWhereAllIsWell) {
       << describe(wrong);
 }
 
+/// A call that is refused leaves no file, of no rank.
+TEST_F(FlightRecorders, GoneWhereOneCannotBeMade) {
+  const auto expect_none = [&](const Outcome& run, const std::string& said) {
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_NE(message(run).find("--flight-recorder: f/" + said), std::string::npos)
+        << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    for (const std::string file : {"rank-0.steps", "rank-0.collectives", "rank-1.steps"})
+      EXPECT_FALSE(at_.exists("f/" + file)) << file << "\n" << describe(run);
+  };
+  // As a full disk, the limit leaves no bytes for a file.
+  expect_none(
+      at_.sh("ulimit -f 8\n" +
+             Workspace::line(threads(1),
+                             "gpt.onnx --data text:text.txt -q --steps 3 --flight-recorder f")),
+      "rank-0.steps: cannot be mapped; give a folder of a file system with space");
+  at_.sh("mkdir -p f/rank-1.collectives");
+  for (const Ranks ranks : {mpi(2), threads(2)})
+    expect_none(at_.shardrun(ranks, job_ + "--steps 3"), "rank-1.collectives: Is a directory");
+}
+
 }  // namespace
 }  // namespace shardrun::test
