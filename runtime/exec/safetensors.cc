@@ -63,22 +63,6 @@ std::optional<int64_t> bytes_of(const Shape& shape, int bits) {
   return total % 8 == 0 ? std::optional(static_cast<int64_t>(total / 8)) : std::nullopt;
 }
 
-/// nlohmann keeps the last of equal names; the format forbids them, at any depth.
-void refuse_names_twice(const std::string& text, const std::string& path) {
-  std::vector<std::set<std::string>> open;
-  const auto look = [&](int, Json::parse_event_t event, const Json& value) {
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const auto& name = value.get_ref<const std::string&>();
-      SR_REQUIRE(open.back().insert(name).second, invalid_input, path, ": the header has '", name,
-                 "' twice");
-    }
-    return true;
-  };
-  [[maybe_unused]] const Json looked_at = Json::parse(text, look, false);
-}
-
 std::map<std::string, std::string> read_metadata(const Json& object, const std::string& path) {
   SR_REQUIRE(object.is_object(), invalid_input, path, ": __metadata__ is ", object.type_name(),
              ", wanted an object of texts");
@@ -202,7 +186,6 @@ SafetensorsHeader read_safetensors_header(const std::string& path) {
   SR_REQUIRE(text[0] == '{', invalid_input, path, ": its header does not begin with '{'");
   out.header_bytes = kLengthBytes + bytes;
   const Json header = parse_json<Json>(text, path, "a header of safetensors");
-  refuse_names_twice(text, path);
   const int64_t data_bytes = out.file_bytes - out.header_bytes;
   for (const auto& [name, object] : header.items()) {
     if (name == "__metadata__") {

@@ -130,7 +130,11 @@ TEST_F(SafetensorsFolders, SaysWhatIsWrong) {
             ": weight_map 'a' is '..', wanted a file next to the index"},
            {R"({"weight_map": {"b": "x.safetensors"}})",
             ": weight_map has tensor 'b' in x.safetensors, which does not have it"},
-           {"{", ": is not JSON, wanted an index of safetensors files"}}) {
+           {"{",
+            ": is not JSON, wanted an index of safetensors files; it ends too early, at line 1, "
+            "column 2"},
+           {R"({"weight_map": {"a": "x.safetensors", "a": "x.safetensors"}})",
+            ": field 'weight_map.a' is there twice"}}) {
     put("i.safetensors.index.json", text);
     EXPECT_EQ(why_not(index), index + why) << text;
   }

@@ -111,7 +111,8 @@ TEST_F(Safetensors, WhatIsNotOfTheFormatIsNamed) {
             pickled);
   EXPECT_EQ(refusal(file("{}", 0, 3)), "its header has 3 bytes, the file only 10");
   EXPECT_EQ(refusal(file(" {}", 0)), "its header does not begin with '{'");
-  EXPECT_EQ(refusal(file("{\"a\":", 0)), "is not JSON, wanted a header of safetensors");
+  EXPECT_EQ(refusal(file("{\"a\":", 0)),
+            "is not JSON, wanted a header of safetensors; it ends too early, at line 1, column 6");
   EXPECT_EQ(refusal(file("{\"a\":1}", 0)), "tensor 'a' is number, wanted an object");
   EXPECT_EQ(refusal(file(one(R"("dtype":"F32","shape":[2])"), 8)),
             "tensor 'a' has no 'data_offsets'");
@@ -146,10 +147,10 @@ TEST_F(Safetensors, WhatIsNotOfTheFormatIsNamed) {
                          12)),
             "tensor 'b' begins at byte 4 of the data, the one before it ends at 8: they overlap");
   EXPECT_EQ(refusal(file("{\"a\":{" + fine + "},\"a\":{" + fine + "}}", 8)),
-            "the header has 'a' twice");
+            "field 'a' is there twice");
   EXPECT_EQ(
       refusal(file(one(R"("dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8])"), 8)),
-      "the header has 'dtype' twice");
+      "field 'a.dtype' is there twice");
   EXPECT_EQ(refusal(file(R"({"__metadata__":{"a":1}})", 0)),
             "__metadata__ 'a' is number, wanted a text");
   EXPECT_EQ(refusal(file(R"({"__metadata__":[]})", 0)),

@@ -216,7 +216,7 @@ std::vector<BadFile> bad_safetensors() {
             {"tensor 'w' ends at byte 8"});
   files.add("a hole", safetensors(tensor("F32", "[1]", "[4, 8]"), 8), {"'w' begins at byte 4"});
   files.add("bytes too many", safetensors(tensor("F32", "[1]", "[0, 4]"), 8), {"byte 4", "at 8"});
-  files.add("a name twice", safetensors(R"({"w": 1, "w": 2})", 0), {"has 'w' twice"});
+  files.add("a name twice", safetensors(R"({"w": 1, "w": 2})", 0), {"field 'w' is there twice"});
   files.add("metadata that are no texts", safetensors(R"({"__metadata__": {"a": []}})", 0),
             {"__metadata__ 'a' is array"});
   const auto index = [](const std::string& text) {

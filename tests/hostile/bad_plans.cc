@@ -171,7 +171,13 @@ std::vector<BadFile> bad_plans() {
   files.add("half a plan", small_plan().dump().substr(0, 200), {"is not JSON, wanted a plan"});
   files.add("a list", "[1]", {"field 'format' is missing"});
   files.add("null", "null", {"field 'format' is missing"});
-  files.add("a number too large for any", "{\"format\": 1e999}", {"is not JSON"});
+  files.add("a number too large for any", "{\n \"format\": 1e999}",
+            {"line 2, column 12: 1e999 is a number that is too large"});
+  std::string twice = small_plan().dump();
+  twice.insert(1, "\"seconds\": 1, ");
+  files.add("a field twice", twice, {"field 'seconds' is there twice"});
+  files.add("a byte of 0 behind it", small_plan().dump() + std::string(1, '\0'),
+            {"is not JSON", "line 1, column ", "stands '\\x00'"});
   files.add("bytes that are no text", std::string("{\"\xff\xfe\": 1}"), {"is not JSON"});
   files.add("deep lists", kDeep, {"nested deeper than 64"});
   add_fields(files);
@@ -191,6 +197,12 @@ std::vector<BadFile> bad_clusters() {
   files.add("as it should be", good.dump(), {});
   files.add("nothing", "", {"is not JSON, wanted a cluster file"});
   files.add("a list", "[1]", {"the file is [1], wanted an object"});
+  files.add("a number too large for any", R"({"name": "lab", "devices": 1e999})",
+            {"line 1, column 28: 1e999 is a number that is too large"});
+  files.add("no number", R"({"name": "lab", "devices": NaN})",
+            {"is not JSON", "line 1, column 28 stands 'NaN'"});
+  files.add("a field twice", R"({"name": "lab", "devices": 8, "devices": 2})",
+            {"field 'devices' is there twice"});
   files.add("deep lists", kDeep, {"nested deeper than 64"});
   files.add("17 MiB", std::string(17 << 20, ' '), {"has more than 16777216 bytes"});
   for (const char* name : {"name", "devices", "flops", "memory_bandwidth", "within"})
@@ -211,6 +223,8 @@ std::vector<BadFile> bad_clusters() {
       {"bandwidth_by_ranks.-3"});
   add("a field that is not known", "/sped", 1, {"field 'sped' is not known"});
   add("collectives of another kind", "/collectives", "never", {"'collectives' is 'never'"});
+  add("a name that a sentence would end at", std::string("/devi\0ces", 9), 1,
+      {"field 'devi\\x00ces' has a byte of 0"});
   add("a source that is no text", "/sources", {{"name", 1}}, {"field 'sources.name' is 1"});
   add("a curve without points", "/measured",
       {{"collectives",

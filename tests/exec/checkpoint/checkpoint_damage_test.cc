@@ -154,7 +154,8 @@ std::vector<Case> cases() {
                        crc32c(text.data(), static_cast<int64_t>(text.size())));
          put(manifest(dir), str("{\"crc32c\": \"", sum, "\",\n", text));
        },
-       "DIR/manifest.json: is not JSON, wanted a checkpoint's manifest"},
+       "DIR/manifest.json: is not JSON, wanted a checkpoint's manifest; at line 2, column 6 stands "
+       "'}'"},
       // What it says.
       {"another version", edits([](Json& m) { m["version"] = 2; }),
        "DIR/manifest.json: is of version 2, this shardrun reads version 1; use the shardrun that "

@@ -390,7 +390,8 @@ TEST_F(InFiles, HeldAsNothingDoes) {
            name + R"("]}]})";
   };
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"no json", where + ": value: is not JSON, wanted " + form},
+      {"no json",
+       where + ": value: is not JSON, wanted " + form + "; at line 1, column 1 stands 'no'"},
       {std::string(200, '['), where + ": value: lists and objects are nested deeper than 64"},
       {"[]", where + ": has no text 'mesh' or no list 'held', wanted " + form},
       {R"({"mesh": 4, "held": []})",

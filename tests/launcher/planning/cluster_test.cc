@@ -114,9 +114,11 @@ TEST_F(ClusterOption, TheHostIsWhatItsCalibrationSays) {
   at_->write("cut.json", "{\"name\": ");
   const Outcome cut = at_->sh("SHARDRUN_CALIBRATION=cut.json " + Workspace::line(threads(2), plan));
   EXPECT_EQ(cut.status, 2) << describe(cut);
-  EXPECT_NE(message(cut).find(
-                "cut.json: is not JSON, wanted a cluster file; 'shardrun calibrate' writes"),
-            std::string::npos)
+  EXPECT_NE(
+      message(cut).find(
+          "cut.json: is not JSON, wanted a cluster file; it ends too early, at line 1, column "
+          "10; 'shardrun calibrate' writes"),
+      std::string::npos)
       << describe(cut);
 }
 

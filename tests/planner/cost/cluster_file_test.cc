@@ -48,7 +48,10 @@ TEST(ClusterFile, WhatIsLeftOutHasADefault) {
 
 TEST(ClusterFile, ErrorsNameFileFieldValueAndWhatIsWanted) {
   const nlohmann::json gone = nlohmann::json::value_t::discarded;
-  EXPECT_EQ(refusal("{"), "c.json: is not JSON, wanted a cluster file");
+  EXPECT_EQ(refusal("{"),
+            "c.json: is not JSON, wanted a cluster file; it ends too early, at line 1, column 2");
+  EXPECT_EQ(refusal(R"({"name": "a", "flops": {"f32": 1, "f32": 2}})"),
+            "c.json: field 'flops.f32' is there twice");
   EXPECT_EQ(refusal("{\"name\": " + std::string(1 << 20, '[') + std::string(1 << 20, ']') + "}"),
             "c.json: lists and objects are nested deeper than 64");
   EXPECT_EQ(refusal("[1]"), "c.json: the file is [1], wanted an object");

@@ -8,6 +8,7 @@
 #include "explain/names.h"
 #include "explain/page_template.h"
 #include "explain/text.h"
+#include "graph/json_text.h"
 
 namespace shardrun {
 namespace {
@@ -152,7 +153,7 @@ std::vector<double> means(const std::vector<double>& of, size_t each) {
 
 /// What was measured of a run of this plan, to compare with what the plan says.
 Json measured_json(const Explained& of, const std::string& text) {
-  const Json report = Json::parse(text, nullptr, false);
+  const Json report = parse_json<Json>(text, "the report", "what 'shardrun train --report' wrote");
   const auto numbers = [&](const char* name) {
     SR_REQUIRE(report.is_object() && report.contains(name) && report[name].is_array() &&
                    std::all_of(report[name].begin(), report[name].end(),
