@@ -36,6 +36,7 @@ if(TARGET shardrun)
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/bench.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/calibrate.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/inference.h
+    ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/input.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/models.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/op.h
     ${CMAKE_SOURCE_DIR}/launcher/api/include/shardrun/play.h

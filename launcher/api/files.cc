@@ -4,11 +4,14 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/files/input_file.h"
 #include "base/files/output_file.h"
 #include "checkpoint/weights.h"
 #include "exec/data/data.h"
+#include "graph/json_text.h"
 #include "graph/onnx/onnx_file.h"
 #include "ranks/world.h"
+#include "shardrun/input.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
@@ -63,6 +66,20 @@ void write_output(const std::string& path, const std::string& text) {
     file.stream() << text;
     file.finish();
   });
+}
+
+std::string read_input(const NamedFile& file, const std::string& wanted, int64_t most) {
+  return at_boundary([&] {
+    try {
+      return read_input_file(file.path, wanted.c_str(), most);
+    } catch (const Error& e) {
+      throw e.with_context(file.name);
+    }
+  });
+}
+
+void check_json(const std::string& text, const std::string& origin, const std::string& wanted) {
+  at_boundary([&] { (void)parse_json<nlohmann::json>(text, origin, wanted.c_str()); });
 }
 
 std::vector<std::string> model_files(const OnnxModel& model) {

@@ -2,13 +2,20 @@
 #include "simulate/constants.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "shardrun/input.h"
 
 namespace shardrun::cli {
 namespace {
 
+using Json = nlohmann::json;
+
 constexpr double kMostFactor = 1e6;
+/// Of a file: what calibrate --rows writes.
+constexpr std::string_view kFields[] = {
+    "shardrun_constants", "constants", "intervals", "not_identifiable", "assume", "cluster", "rows",
+    "mean_error"};
 
 struct NamedConstant {
   const char* name;
@@ -33,6 +40,13 @@ constexpr std::string_view kUnusual = "backward";
 /// The host's time changes nothing where kernels take longer, so it is sought from several sides.
 const std::vector<double> kDispatchStarts = {10, 20, 40, 80, 160, 320};
 
+std::string field_names() {
+  std::string all;
+  for (const std::string_view field : kFields)
+    all += (all.empty() ? "" : ", ") + std::string(field);
+  return all;
+}
+
 const NamedConstant& constant_named(const std::string& name) {
   const auto* const found =
       std::find_if(std::begin(kConstants), std::end(kConstants),
@@ -47,6 +61,15 @@ const NamedConstant& constant_named(const std::string& name) {
 }
 
 }  // namespace
+
+std::string shortened(const std::string& text) {
+  constexpr size_t kMost = 80;
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "…";
+}
+
+std::string quoted(const std::string& text) {
+  return Json(shortened(text)).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
 
 std::vector<std::string> constant_names() {
   std::vector<std::string> out;
@@ -76,40 +99,42 @@ FitConstant constant_to_fit(const std::string& name) {
 }
 
 ConstantsFile read_constants(const std::string& path) {
+  constexpr int64_t kMostBytes = 1 << 20;
+  constexpr char kWanted[] = "a file of constants, which 'shardrun calibrate --rows' writes";
+  const std::string origin = "--constants: '" + path + "'";
   const auto wrong = [&](const std::string& what) {
-    return Failure(Failure::Kind::call, "--constants: '" + path + "': " + what);
+    return Failure(Failure::Kind::call, origin + ": " + what);
   };
-  std::ifstream file(path);
-  if (!file) throw wrong("cannot be read");
-  nlohmann::json all;
-  try {
-    all = nlohmann::json::parse(file);
-  } catch (const nlohmann::json::out_of_range&) {
-    throw wrong("has a number that is too large");
-  } catch (const nlohmann::json::parse_error&) {  // no object
-  }
-  if (!all.is_object() || all.value("shardrun_constants", nlohmann::json()) != 1 ||
+  const std::string text = read_input({"--constants", path}, kWanted, kMostBytes);
+  check_json(text, origin, kWanted);
+  const Json all = Json::parse(text);
+  if (!all.is_object() || all.value("shardrun_constants", Json()) != 1 ||
       !all.contains("constants") || !all["constants"].is_object())
     throw wrong("is no file of constants, which 'shardrun calibrate --rows' writes");
+  for (const auto& [name, value] : all.items()) {
+    if (std::find(std::begin(kFields), std::end(kFields), name) == std::end(kFields))
+      throw wrong("field '" + shortened(name) + "' is not known; known are " + field_names());
+  }
   ConstantsFile out;
   for (const auto& [name, value] : all["constants"].items()) {
-    if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > kMostFactor)
-      throw wrong("constant '" + name + "' is " + value.dump() +
-                  ", wanted a number above 0, and of a million at most");
     try {
-      set_constant(out.constants, name, value.get<double>());
+      (void)constant_named(shortened(name));
     } catch (const Failure& failure) {
       throw wrong(failure.what());
     }
+    if (!value.is_number() || !(value.get<double>() > 0) || value.get<double>() > kMostFactor)
+      throw wrong("constant '" + name + "' is " + shortened(value.dump()) +
+                  ", wanted a number above 0, and of a million at most");
+    set_constant(out.constants, name, value.get<double>());
   }
-  if (all.contains("assume")) {
-    if (!all["assume"].is_string()) throw wrong("'assume' is " + all["assume"].dump());
-    out.assume = all["assume"].get<std::string>();
-  }
-  if (all.contains("cluster")) {
-    if (!all["cluster"].is_string()) throw wrong("'cluster' is " + all["cluster"].dump());
-    out.cluster = all["cluster"].get<std::string>();
-  }
+  const auto text_of = [&](const char* field) {
+    if (!all.contains(field)) return std::string();
+    if (!all[field].is_string())
+      throw wrong("'" + std::string(field) + "' is " + shortened(all[field].dump()) +
+                  ", wanted a text");
+    return all[field].get<std::string>();
+  };
+  out.assume = text_of("assume"), out.cluster = text_of("cluster");
   return out;
 }
 

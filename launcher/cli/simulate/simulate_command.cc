@@ -55,14 +55,14 @@ void take_constants(const std::string& path, const std::string& cluster, bool te
   const ConstantsFile file = read_constants(path);
   if (file.assume != request.assume) {
     throw Failure(Failure::Kind::call, "--constants: '" + path + "' was fitted with --assume '" +
-                                           file.assume + "', the call has '" + request.assume +
-                                           "'");
+                                           shortened(file.assume) + "', the call has '" +
+                                           request.assume + "'");
   }
   if (tells && !file.cluster.empty() && file.cluster != cluster) {
     std::fprintf(stderr,
                  "note: --constants: '%s' was fitted with --cluster %s: its factors are of "
                  "that one's figures\n",
-                 path.c_str(), file.cluster.c_str());
+                 path.c_str(), quoted(file.cluster).c_str());
   }
   const std::optional<double> dispatch = request.constants.dispatch_us;
   request.constants = file.constants;

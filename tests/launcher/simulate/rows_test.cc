@@ -292,7 +292,20 @@ TEST(Rows, ConstantsAreRefusedByFileAndField) {
     EXPECT_EQ(out.status, 2) << describe(out);
     EXPECT_NE(message(out).find(part), std::string::npos) << describe(out);
   };
-  refused("{", "'c.json': is no file of constants");
+  refused("{", "'c.json': is not JSON, wanted a file of constants, which");
+  refused("[]", "'c.json': is no file of constants");
+  refused(R"({"shardrun_constants": 1, "constants": {}, "dtype": "f32"})",
+          "field 'dtype' is not known; known are shardrun_constants, constants");
+  refused(R"({"shardrun_constants": 1, "constants": {"memory": 2, "memory": 3}})",
+          "field 'constants.memory' is there twice");
+  refused(
+      R"({"shardrun_constants": 1, "constants": {"memory": ")" + std::string(1 << 19, 'x') + "\"}}",
+      "xx…, wanted a number above 0");
+  refused(R"({"shardrun_constants": 1, "constants": {"a\u001b\u0000b": 1}})",
+          "field 'constants.a\\x1b\\x00b' has a byte of 0");
+  refused(R"({"shardrun_constants": 1, "constants": {"memory": )" + std::string(400'000, '[') +
+              std::string(400'000, ']') + "}}",
+          "lists and objects are nested deeper than 64");
   refused(R"({"shardrun_constants": 1, "constants": {"speed": 2}})", "no constant 'speed'");
   refused(R"({"shardrun_constants": 1, "constants": {"within": -2}})", "'within' is -2");
   refused(R"({"shardrun_constants": 1, "constants": {"within": 1e999}})",
