@@ -22,6 +22,8 @@ class HostileFiles : public testing::Test {
     at.sh("mkfifo pipe");
     at.write("nested.json", std::string(1 << 20, '['));
     at.write("empty.json", "");
+    at.write("rows.csv",
+             "gpus,tp,dp,pp,micro_batch,micro_batches,hidden,heads,layers,sequence,iteration_ms\n");
     at.sh("truncate -s 8G sparse.json");
   }
 
@@ -60,6 +62,18 @@ TEST_F(HostileFiles, AreRefusedInOneSentence) {
       const Outcome run = limited("train gpt.onnx --steps 1 --data " + spec);
       EXPECT_EQ(run.status, 2) << describe(run);
       EXPECT_EQ(messages(run), 1) << describe(run);
+    }
+  }
+  // Sixty seconds for what a pipe without a writer would take for ever.
+  for (const std::string call :
+       {"calibrate --cluster h100 --rows ", "calibrate --cluster h100 --rows rows.csv --judge ",
+        "simulate gpt.onnx --ranks 2 --constants "}) {
+    const std::string flag = call.substr(call.rfind("--"), call.size() - call.rfind("--") - 1);
+    for (const std::string file : {"/dev/zero", "./pipe", "./sparse.json", "./", "missing"}) {
+      const Outcome run = limited(call + file);
+      EXPECT_EQ(run.status, 2) << describe(run);
+      EXPECT_EQ(messages(run), 1) << describe(run);
+      EXPECT_NE(message(run).find(flag + ": " + file + ": "), std::string::npos) << describe(run);
     }
   }
   for (const std::string file : {"/dev/zero", "./pipe", "./sparse.json"}) {

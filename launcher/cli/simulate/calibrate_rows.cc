@@ -40,6 +40,15 @@ size_t most_constants(size_t rows) {
   return kFewConstants + (std::max(rows, kLeastRows) - kLeastRows) / kRowsForOneMore;
 }
 
+/// Of "products, memory" and the like.
+std::vector<std::string> without_blanks(std::vector<std::string> names) {
+  for (std::string& name : names) {
+    name.erase(0, name.find_first_not_of(" \t"));
+    name.erase(name.find_last_not_of(" \t") + 1);
+  }
+  return names;
+}
+
 /// Those that were asked for; none: the first of all.
 std::vector<FitConstant> to_fit(std::vector<std::string> names, size_t rows) {
   const size_t most = most_constants(rows);
@@ -146,18 +155,19 @@ std::string left_out_text(const SimulatedRows& simulated) {
 }  // namespace
 
 int run_row_calibration(World& world, const RowCalibration& o) {
-  for (const std::string& name : o.fit) (void)constant_to_fit(name);
+  const std::vector<std::string> asked = without_blanks(o.fit);
+  for (const std::string& name : asked) (void)constant_to_fit(name);
   check_outputs(world, {{"-o", o.output}, {"--json", o.json}},
                 {{"--rows", o.rows}, {"--judge", o.judge}});
-  const std::vector<MeasuredRow> all = read_rows(o.rows);
+  const std::vector<MeasuredRow> all = read_rows({"--rows", o.rows});
   const std::vector<MeasuredRow> others =
-      o.judge.empty() ? std::vector<MeasuredRow>() : read_rows(o.judge);
+      o.judge.empty() ? std::vector<MeasuredRow>() : read_rows({"--judge", o.judge});
   if (all.size() < kLeastRows) {
     throw Failure(Failure::Kind::call, "--rows: '" + o.rows + "' has " +
                                            std::to_string(all.size()) + " rows, wanted " +
                                            std::to_string(kLeastRows) + " or more");
   }
-  (void)to_fit(o.fit, different(counts_of(all)));  // before they are planned, which takes a while
+  (void)to_fit(asked, different(counts_of(all)));  // before they are planned, which takes a while
   SimulatedRows simulated(world, {o.cluster, o.assume, o.dtype});
   WorkLine line("calibrating", !o.quiet);
   const auto planned = [&](const std::string& path, const std::vector<MeasuredRow>& rows) {
@@ -173,7 +183,7 @@ int run_row_calibration(World& world, const RowCalibration& o) {
                                            " rows can be simulated; " + (simulated.left_out()[0]));
   }
   const std::vector<double> counts = counts_of(fitted_to.rows);
-  const std::vector<FitConstant> wanted = to_fit(o.fit, different(counts));
+  const std::vector<FitConstant> wanted = to_fit(asked, different(counts));
   std::vector<double> measured;
   int tried = 0;
   for (const MeasuredRow& row : fitted_to.rows) measured.push_back(row.milliseconds);

@@ -6,12 +6,15 @@
 #include <charconv>
 #include <cmath>
 #include <exception>
-#include <fstream>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <thread>
 
 #include "process/child.h"
+#include "shardrun/input.h"
 #include "shardrun/models.h"
+#include "simulate/constants.h"
 
 namespace shardrun::cli {
 namespace {
@@ -73,11 +76,12 @@ bool read_positive(const std::string& text, T& value) {
 
 class RowReader {
  public:
-  RowReader(const std::string& path, const std::string& header)
-      : path_(path), names_(cells_of(header, path + ":1")) {
+  RowReader(std::string path, int line, const std::string& header)
+      : path_(std::move(path)), line_(line), header_(header), names_(cells_of(header, at(line))) {
     std::set<std::string> seen;
     for (const std::string& name : names_) {
-      if (!seen.insert(name).second) refuse_row(at(1), "column '" + name + "' is there twice");
+      if (!seen.insert(name).second)
+        refuse_row(at(line), "column '" + shortened(name) + "' is there twice");
     }
     for (const RowField& field : kRowFields) {
       if (field.needed && seen.count(field.name) == 0) missing(field.name);
@@ -94,7 +98,7 @@ class RowReader {
     out.line = line;
     for (size_t c = 0; c < cells.size(); ++c) {
       const auto wrong = [&](const std::string& wanted) {
-        refuse_row(at(line), names_[c] + " is '" + cells[c] + "', wanted " + wanted);
+        refuse_row(at(line), names_[c] + " is '" + shortened(cells[c]) + "', wanted " + wanted);
       };
       if (names_[c] == kMilliseconds &&
           (!read_positive(cells[c], out.milliseconds) || out.milliseconds < kLeastMilliseconds ||
@@ -113,7 +117,9 @@ class RowReader {
  private:
   std::string at(int line) const { return path_ + ":" + std::to_string(line); }
   [[noreturn]] void missing(const std::string& name) const {
-    refuse_row(at(1), "there is no column '" + name + "'");
+    refuse_row(at(line_),
+               "there is no column '" + name + "' in '" + shortened(header_) +
+                   "', wanted names as docs/simulation.md has them, with commas between");
   }
   void check(const MeasuredRow& r) const {
     if (r.tp * r.dp * r.pp != r.gpus)
@@ -126,7 +132,9 @@ class RowReader {
                                  std::to_string(r.pp));
   }
 
-  const std::string& path_;
+  std::string path_;
+  int line_ = 0;  // of the header
+  std::string header_;
   std::vector<std::string> names_;
 };
 
@@ -160,17 +168,29 @@ bool MeasuredRow::is_copy_of(const MeasuredRow& other) const {
          });
 }
 
-std::vector<MeasuredRow> read_rows(const std::string& path) {
-  std::ifstream file(path);
-  std::string text;
-  if (!file || !std::getline(file, text))
-    refuse_row("'" + path + "'", "has no rows that can be read");
-  if (text.starts_with(kByteOrderMark)) text.erase(0, sizeof kByteOrderMark - 1);
-  const RowReader reader(path, text);
-  std::vector<MeasuredRow> out;
-  for (int line = 2; std::getline(file, text); ++line) {
-    if (text.find_first_not_of(" \t\r") != std::string::npos) out.push_back(reader.row(line, text));
+std::vector<MeasuredRow> read_rows(const NamedFile& file) {
+  constexpr int64_t kMostBytes = 16 << 20;
+  std::string text = read_input(file, "a CSV of measured steps", kMostBytes);
+  if (const size_t zero = text.find('\0'); zero != std::string::npos) {
+    const auto lines = std::count(text.begin(), text.begin() + static_cast<int64_t>(zero), '\n');
+    refuse_row(file.path + ":" + std::to_string(1 + lines),
+               "has a byte of 0, wanted text in UTF-8");
   }
+  if (text.starts_with(kByteOrderMark)) text.erase(0, sizeof kByteOrderMark - 1);
+  const char line_end = text.find('\n') == std::string::npos ? '\r' : '\n';  // of old Macs
+  std::optional<RowReader> reader;
+  std::vector<MeasuredRow> out;
+  std::istringstream lines(text);
+  std::string line;
+  for (int number = 1; std::getline(lines, line, line_end); ++number) {
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (reader) {
+      out.push_back(reader->row(number, line));
+    } else {
+      reader.emplace(file.path, number, line);
+    }
+  }
+  if (!reader) refuse_row(file.name + ": '" + file.path + "'", "has no rows, nor a header");
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "shardrun/shardrun.h"
 #include "shardrun/simulate.h"
 
 namespace shardrun::cli {
@@ -22,8 +23,9 @@ struct MeasuredRow {
 };
 
 /// A header, and columns in any order: those of MeasuredRow by its names; vocabulary may be left
-/// out, others are not looked at. Throws Failure(call) that names file, line and field.
-std::vector<MeasuredRow> read_rows(const std::string& path);
+/// out, others are not looked at, nor are blank lines. Throws Failure(call) that names file, line
+/// and field, and read_input's.
+std::vector<MeasuredRow> read_rows(const NamedFile& file);
 
 struct RowSettings {
   std::string cluster;  // as one node; its number of nodes follows from a row's GPUs

@@ -260,8 +260,23 @@ TEST(Rows, AreRefusedByLineAndField) {
     EXPECT_NE(place, std::string::npos);
     return text.replace(place, from.size(), to);
   };
-  refused("", "has no rows");
-  refused(changed("layers", "depth"), "bad.csv:1: there is no column 'layers'");
+  refused("", "--rows: 'bad.csv': has no rows");
+  refused("\n\n", "--rows: 'bad.csv': has no rows");
+  refused(changed("layers", "depth"), "bad.csv:1: there is no column 'layers' in 'note,gpus,");
+  refused("\n \n" + changed("layers", "depth"), "bad.csv:3: there is no column 'layers'");
+  refused("\n" + changed("x,1,1,512", "x,1,1,wide"), "bad.csv:3: hidden is 'wide'");
+  refused(changed("gpus", "GPUs"), "there is no column 'gpus' in 'note,GPUs,micro_batch,");
+  for (const char mark : {';', '\t'}) {
+    std::string other = good;
+    std::replace(other.begin(), other.end(), ',', mark);
+    refused(other,
+            mark == ';' ? "in 'note;gpus;micro_batch;" : "in 'note\\x09gpus\\x09micro_batch");
+  }
+  std::string mac = changed("x,1,1,512", "x,1,1,wide");
+  std::replace(mac.begin(), mac.end(), '\n', '\r');
+  refused(mac, "bad.csv:2: hidden is 'wide'");
+  refused(changed("x,1,1,512", std::string("x,1,1,5\0002", 9)), "bad.csv:2: has a byte of 0");
+  refused(changed("x,1,1,512", "x,1,1," + std::string(1 << 20, '9')), "99…', wanted");
   refused(changed("note", "layers"), "bad.csv:1: column 'layers' is there twice");
   refused(changed("iteration_ms", "seconds"), "there is no column 'iteration_ms'");
   refused(changed("x,1,1,512", "x,1,1,wide"), "bad.csv:2: hidden is 'wide'");
@@ -278,6 +293,7 @@ TEST(Rows, AreRefusedByLineAndField) {
   refused(good, "there is no constant 'speed'", "--fit speed");
   refused(good, "5 constants, wanted at most 4",
           "--fit dispatch_us,products,memory,within,between");
+  refused(good, "--fit: 'memory' is there twice", "--fit 'products, memory ,memory'");
 }
 
 TEST(Rows, ConstantsAreRefusedByFileAndField) {
