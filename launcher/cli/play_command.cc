@@ -52,7 +52,10 @@ std::string text_field(const json& line, const char* name, const char* wanted) {
   if (!it->is_string())
     refuse_request(std::string("field '") + name + "' is " + it->type_name() + "; wanted " +
                    wanted);
-  return it->get<std::string>();
+  const auto& text = it->get_ref<const std::string&>();
+  if (text.find('\0') != std::string::npos)  // where a sentence would end
+    refuse_request(std::string("field '") + name + "' has a byte of 0; wanted " + wanted);
+  return text;
 }
 
 /// Does what one line asks. False: the game is over.

@@ -79,6 +79,9 @@ TEST_F(Play, BadLines) {
       {"{\"command\": \"apply\", \"action\": \"\xff\"}", "line 9: wanted a JSON object"},
       {"{\"command\": \"undo\"}", "line 10: there is no action left to undo"},
       {std::string(100000, '['), "line 11: wanted a JSON object"},
+      {"{\"command\": \"apply\", \"action\": \"a\\u0000\\u001bb\"}",
+       "line 12: field 'action' has a byte of 0; wanted one of the state's actions"},
+      {"{\"command\": \"a\\u0000b\"}", "line 13: field 'command' has a byte of 0; wanted apply"},
   };
   std::string lines;
   for (const auto& [line, error] : bad) lines += line + "\n";
