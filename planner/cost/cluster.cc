@@ -117,10 +117,12 @@ Cluster Cluster::along(const Mesh& mesh, int axis) const {
 }
 
 Cluster Cluster::for_ranks(int64_t ranks, const std::string& backend, int64_t threads) const {
+  const size_t factors = std::min(name.find(','), name.size());
   SR_REQUIRE(ranks <= size() || oversubscribes, invalid_input, "cluster '", name, "' has ", size(),
              " devices (", nodes, nodes == 1 ? " node" : " nodes", " of ", devices, "), wanted ",
-             ranks, " for as many ranks; take more nodes ('", name.substr(0, name.find(':')), ":",
-             (ranks + devices - 1) / devices, "')");
+             ranks, " for as many ranks; take more nodes ('",
+             name.substr(0, std::min(name.find(':'), factors)), ":",
+             (ranks + devices - 1) / devices, name.substr(factors), "')");
   Cluster shared = *this;
   shared.measured = measured.for_ranks(ranks, size(), backend, threads);
   if (ranks <= size()) return shared;

@@ -308,15 +308,24 @@ void scale(Cluster& cluster, const std::string& item, const std::string& text) {
   }
 }
 
+/// Where the factors begin; npos: there are none.
+size_t factors_in(const std::string& text) {
+  return text.ends_with(".json") ? std::string::npos : text.find(',');
+}
+
 }  // namespace
 
+std::string cluster_file_in(const std::string& text) {
+  const std::string name = text.substr(0, factors_in(text));
+  return name.find('/') != std::string::npos || name.ends_with(".json") ? name : "";
+}
+
 Cluster load_cluster(const std::string& text) {
-  const size_t comma = text.ends_with(".json") ? std::string::npos : text.find(',');
+  const size_t comma = factors_in(text);
   const std::string name = text.substr(0, comma);
   SR_REQUIRE(name != "host", invalid_input, "cluster '", text,
              "': this machine's figures cannot be multiplied; name a built-in cluster or a file");
-  const bool file = name.find('/') != std::string::npos || name.ends_with(".json");
-  Cluster cluster = file ? read_cluster_file(name) : builtin_cluster(name);
+  Cluster cluster = cluster_file_in(text).empty() ? builtin_cluster(name) : read_cluster_file(name);
   if (comma == std::string::npos) return cluster;
   SR_REQUIRE(cluster.measured == Measured(), invalid_input, "cluster '", text,
              "': was measured, and what was measured cannot be multiplied");

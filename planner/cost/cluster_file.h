@@ -24,6 +24,9 @@ Cluster builtin_cluster(const std::string& name);
 /// Throws invalid_input if the file cannot be read, and as parse_cluster does.
 Cluster read_cluster_file(const std::string& path);
 
+/// The file that --cluster's `text` names, without factors; "": it names a built-in cluster.
+std::string cluster_file_in(const std::string& text);
+
 /// A file if its name has a '/' or ends in .json, else built in. Behind the name may stand factors
 /// of its figures: "a100-80:2,memory=2x,within=2x" is two nodes of devices with twice the memory
 /// whose links in a node carry twice the bytes. The fields: memory, flops (of every type),

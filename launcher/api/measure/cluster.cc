@@ -31,11 +31,20 @@ Cluster measured_of_backend(Cluster cluster, const std::string& origin) {
   return cluster;
 }
 
+/// A file has as many nodes as its field says, whatever built-in cluster has its name.
+Cluster with_devices_for(Cluster cluster, const std::string& file, int64_t ranks) {
+  SR_REQUIRE(file.empty() || cluster.oversubscribes || ranks <= cluster.size(), invalid_input, file,
+             ": fields 'nodes' and 'devices' are ", cluster.nodes, " and ", cluster.devices,
+             ", wanted ", ranks, " devices for as many ranks; let 'nodes' be ",
+             (ranks + cluster.devices - 1) / cluster.devices);
+  return cluster;
+}
+
 }  // namespace
 
 Cluster find_cluster(const std::string& text, int64_t ranks) {
   if (!text.empty() && text != "host") {
-    const Cluster named = load_cluster(text);
+    const Cluster named = with_devices_for(load_cluster(text), cluster_file_in(text), ranks);
     // Plans for GPUs are also looked at without one.
     return backend().name == "cpu" ? named : measured_of_backend(named, text);
   }
@@ -43,7 +52,7 @@ Cluster find_cluster(const std::string& text, int64_t ranks) {
   std::error_code missing;
   if (path.empty() || !std::filesystem::exists(path, missing)) return backend().cluster(ranks);
   try {
-    return measured_of_backend(read_cluster_file(path), path);
+    return with_devices_for(measured_of_backend(read_cluster_file(path), path), path, ranks);
   } catch (const Error& e) {
     throw Error(e.kind(), std::string(e.what()) +
                               "; 'shardrun calibrate' writes the file anew, and "

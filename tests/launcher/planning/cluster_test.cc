@@ -74,6 +74,17 @@ TEST_F(ClusterOption, FactorsPlanForAnotherMachine) {
           "this machine's figures cannot be multiplied");
 }
 
+/// The cluster in the file may have a built-in one's name.
+TEST_F(ClusterOption, AFileOfTooFewDevicesIsNamedWithItsField) {
+  at_->write("three.json", R"({"name": "h100", "devices": 3, "flops": {"f32": {"peak": 1e12}},
+    "memory_bandwidth": {"peak": 1e11}, "within": {"bandwidth": 1e10, "latency": 1e-6}})");
+  for (const char* cluster : {"three.json", "./three.json,within=2x"}) {
+    refused(std::string("plan gpt.onnx --ranks 7 --cluster ") + cluster,
+            "three.json: fields 'nodes' and 'devices' are 1 and 3, wanted 7 devices for as many "
+            "ranks; let 'nodes' be 3");
+  }
+}
+
 TEST_F(ClusterOption, WithoutRanksTheMeshSaysHowMany) {
   const Outcome run = at_->shardrun("plan gpt.onnx --cluster h100 --mesh 2x4 -o eight.json");
   ASSERT_EQ(run.status, 0) << describe(run);

@@ -92,6 +92,13 @@ TEST(Cluster, MoreRanksThanDevicesAreRefusedOrShareThem) {
         "cluster 'h100:2' has 16 devices (2 nodes of 8), wanted 17 for as many ranks; take "
         "more nodes ('h100:3')");
   }
+  two.name = "h100,memory=2x";
+  try {
+    two.for_ranks(17);
+    FAIL() << "17 ranks on 16 devices";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("('h100:3,memory=2x')"), std::string::npos) << e.what();
+  }
   two.oversubscribes = true;
   two.flops = {{DType::f32, {100e9, 0.5}}};
   EXPECT_DOUBLE_EQ(two.for_ranks(32).flops_for(DType::f32), 25e9);
