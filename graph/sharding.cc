@@ -87,8 +87,11 @@ struct Reader {
   size_t at = 0;
 
   [[noreturn]] void wrong(const std::string& what) const {
-    fail(ErrorKind::invalid_input, "sharding '", text, "': ", what,
-         "; write [{data}, -] or [-] partial(sum: model)");
+    const auto& axes = mesh.axes();
+    if (axes.empty())
+      fail(ErrorKind::invalid_input, "sharding '", text, "': ", what, "; write [-]");
+    fail(ErrorKind::invalid_input, "sharding '", text, "': ", what, "; write [{", axes.front().name,
+         "}, -] or [-] partial(sum: ", axes.back().name, ")");
   }
   void skip() {
     while (at < text.size() && text[at] == ' ') ++at;
