@@ -289,6 +289,14 @@ Request find_request(const std::string& text, const Graph& graph, const Mesh& me
   return RequestFinder(graph, mesh, flag).find(text);
 }
 
+bool names_axes(std::string_view text) {
+  std::string_view what = text.substr(std::min(text.rfind('='), text.size()));
+  if (what.size() > 0) what.remove_prefix(1);
+  if (what == kAnew) return false;
+  if (what.starts_with(kShared)) what.remove_prefix(kShared.size());
+  return what.find_first_not_of("[]-, ") != std::string_view::npos;
+}
+
 bool is_hint(std::string_view text) { return !text.empty() && text[0] == '?'; }
 
 std::string required(std::string_view text) {

@@ -80,6 +80,8 @@ Request find_request(const std::string& text, const Graph& graph, const Mesh& me
                      const std::string& flag = "--shard");
 
 bool is_hint(std::string_view text);
+/// Does what the text asks for name a mesh axis? w=shared and w=[-,-] do not.
+bool names_axes(std::string_view text);
 /// A hint as a request that has to be met.
 std::string required(std::string_view text);
 /// Does a plan what is asked, of values and operands? Of nodes' ways: false.

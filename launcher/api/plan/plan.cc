@@ -25,6 +25,7 @@
 #include "planner/cost/cluster_file.h"
 #include "planner/rules/rule_file.h"
 #include "planner/space/plan_check.h"
+#include "planner/space/requests.h"
 #include "ranks/backend.h"
 #include "ranks/capacity.h"
 #include "ranks/same_call.h"
@@ -125,8 +126,10 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   const std::vector<std::string> tactics = mesh_tactics(request.tactics);
   SR_REQUIRE(mesh || tactics.empty(), invalid_input, "--tactic '", tactics[0],
              "': names an axis of the mesh, so give that too, as --mesh data=2,model=4");
-  SR_REQUIRE(mesh || request.shard.empty(), invalid_input, "--shard '", request.shard[0],
-             "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
+  for (const std::string& shard : request.shard) {
+    SR_REQUIRE(mesh || !names_axes(shard), invalid_input, "--shard '", shard,
+               "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
+  }
   check_turns(model, request.tactics);
   RuleCache rules(rule_file_path());
   if (request.on_progress) {

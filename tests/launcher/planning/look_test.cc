@@ -351,6 +351,20 @@ TEST_F(Look, WhyKeepsToWhatThePlanWasMadeUnder) {
   EXPECT_TRUE(says(whole.out, "next best: none; ")) << describe(whole);
 }
 
+/// They hold on each mesh that is tried.
+TEST_F(Look, RequestsThatNameNoAxisNeedNoMesh) {
+  for (const char* asks : {"--planner fsdp --shard 'h.0.*weight=shared'",
+                           "--shard 'wpe.weight=[-,-]' --shard '?wte.weight=anew'"}) {
+    const Outcome run = folder_.shardrun(std::string("plan gpt.onnx --ranks 4 ") + asks);
+    EXPECT_EQ(run.status, 0) << describe(run);
+  }
+  const Outcome named = folder_.shardrun(
+      "plan gpt.onnx --ranks 4 --shard wte.weight=shared --shard 'wpe.weight=[data,-]'");
+  EXPECT_EQ(named.status, 2) << describe(named);
+  EXPECT_TRUE(says(named.err, "--shard 'wpe.weight=[data,-]': names axes of the mesh"))
+      << describe(named);
+}
+
 /// Only plans of one model can be compared.
 /// The plan is that of the mesh with the size written out, byte for byte.
 TEST_F(Look, ASizeThatTheRanksTell) {

@@ -196,6 +196,15 @@ TEST(Requests, AreRefusedWhereTheyAreNoRequests) {
             "--shard 'w0=[data,data]': sharding [{data}, {data}] uses axis 'data' twice");
 }
 
+TEST(Requests, SayWhetherTheyNameAxes) {
+  for (const char* text : {"w=anew", "w=shared", "?w=shared", "w=shared [-,-]", "w=[-, -]",
+                           "x>dot=[-]", "dot()=[-,-]", "layer=w=shared"})
+    EXPECT_FALSE(names_axes(text)) << text;
+  for (const char* text : {"w=[data,-]", "w=shared [-,model]", "?w=[-,{a}]", "w=sharedly",
+                           "w=[-] partial(sum: a)", "dot()=[b]"})
+    EXPECT_TRUE(names_axes(text)) << text;
+}
+
 TEST(Requests, AreRefusedWhereNoValueFits) {
   EXPECT_EQ(refusal({"w.w=[-,-]"}),
             "--shard 'w.w=[-,-]': no value's whole name matches; near are 'w0', "
