@@ -73,7 +73,7 @@ std::string read_input(const NamedFile& file, const std::string& wanted, int64_t
     try {
       return read_input_file(file.path, wanted.c_str(), most);
     } catch (const Error& e) {
-      throw e.with_context(file.name);
+      throw file.name.empty() ? e : e.with_context(file.name);
     }
   });
 }

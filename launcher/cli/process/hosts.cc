@@ -11,10 +11,8 @@
 #include <set>
 #include <sstream>
 
-#include "base/error.h"
-#include "base/files/input_file.h"
 #include "process/child.h"
-#include "shardrun/shardrun.h"
+#include "shardrun/input.h"
 
 namespace shardrun::cli {
 namespace {
@@ -152,9 +150,9 @@ void HostList::read_file(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{16} << 20;
   std::istringstream in;
   try {
-    in.str(read_input_file(path, "a list of hosts", kMostBytes));
-  } catch (const Error& error) {
-    throw Failure(Failure::Kind::run, error.what());
+    in.str(read_input({"", path}, "a list of hosts", kMostBytes));
+  } catch (const Failure& failure) {
+    throw Failure(Failure::Kind::run, failure.what());
   }
   for (std::string line; std::getline(in, line);) {
     const HostEntry entry = entry_of_line(line);

@@ -6,7 +6,7 @@
 namespace shardrun {
 
 /// The whole of a regular file of at most `most` bytes; `wanted`: "a plan". Throws Failure(call)
-/// that names both of `file` for any other: a device or a pipe may have no end.
+/// that names what there is of `file` for any other: a device or a pipe may have no end.
 std::string read_input(const NamedFile& file, const std::string& wanted, int64_t most);
 /// Throws Failure(call), with `origin` in front, unless this is JSON that any parser takes alike:
 /// no object has a field twice, no text has a byte of 0, and lists and objects are nested no deeper
