@@ -95,7 +95,7 @@ TEST_F(Play, BadLines) {
   }
   EXPECT_EQ(said[bad.size() + 1]["tactics"], json({"#0@a"}));
   EXPECT_EQ(said[bad.size() + 2]["error"].get<std::string>().substr(0, 40),
-            "line 13: action '#0@a' changes nothing h");
+            "line 15: action '#0@a' changes nothing h");
   EXPECT_TRUE(said[bad.size() + 3].contains("report"));
 }
 

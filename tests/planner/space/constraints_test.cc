@@ -189,9 +189,6 @@ TEST(Requests, AreRefusedWhereTheyAreNoRequests) {
   EXPECT_EQ(refusal({"w0=[data,-]"}, "auto", "a=2,b=2"),
             "--shard 'w0=[data,-]': sharding '[data,-]': axis 'data' is not in the mesh a=2,b=2; "
             "write [{a}, -] or [-] partial(sum: b)");
-  EXPECT_EQ(refusal({"w0=[data,-]"}, "auto", "1"),
-            "--shard 'w0=[data,-]': sharding '[data,-]': axis 'data' is not in the mesh 1; write "
-            "[-]");
   EXPECT_EQ(refusal({"w0=[data,data]"}),
             "--shard 'w0=[data,data]': sharding [{data}, {data}] uses axis 'data' twice");
 }
