@@ -145,8 +145,8 @@ std::unique_ptr<GameTable> PlanSearch::table(const GameOptions& rules) {
 
 std::unique_ptr<GameTable> PlanSearch::table_of(SearchSpace space, const GameOptions& rules) {
   restrict(space);
-  return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space), tables_.reshard_times,
-                                     rules);
+  return std::make_unique<GameTable>(graph_, mesh_, folding_, rule_of(), std::move(space),
+                                     tables_.reshard_times, rules);
 }
 
 /// Leaves the strategies of the states that a tree search likes best.

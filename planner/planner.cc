@@ -48,11 +48,7 @@ class Planning {
  public:
   Planning(const Graph& graph, MeshTables& tables, const PlanOptions& options, RuleCache& rules,
            PlanReport& report)
-      : graph_(graph),
-        tables_(tables),
-        options_(options),
-        rules_(rules),
-        report_(report) {}
+      : graph_(graph), tables_(tables), options_(options), rules_(rules), report_(report) {}
 
   Plan run() {
     pool_ = merged_pool(graph_, mesh_, tables_.cluster, options_, rules_,
