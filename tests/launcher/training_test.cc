@@ -95,7 +95,7 @@ TEST_F(Training, MeshesAgree) {
                 {mpi(2), "--mesh 2", 0.6},
                 {mpi(4), "--mesh 2x2", 0.6},
                 {threads(8), "--mesh 8 --plan-seconds 1", 0.45},
-                {threads(8), "--mesh 2x2x2 --plan-seconds 1", 0.65}});
+                {threads(8), "--mesh 2x2x2 --plan-seconds 1", 0.55}});
 }
 
 TEST_F(Training, UnevenMeshesAgree) {
