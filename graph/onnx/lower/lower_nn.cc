@@ -105,9 +105,10 @@ void lp_normalization(NodeContext& c) {
   const int64_t p = c.attr_i("p", 2);
   if (p != 1 && p != 2) c.refuse_attr("p", "supported are 1 and 2");
   const V sum = b.sum(p == 1 ? b.add("abs", {x}) : b.add("mul", {x, x}), {axis}, true);
-  const V norm = p == 1 ? sum : b.add("sqrt", {sum});
-  const V zero = b.add("equal", {norm, b.scalar(0, b.dtype(x))});
-  c.out(b.add("div", {x, b.add("where", {zero, b.scalar(1, b.dtype(x)), norm})}));
+  // In front of the root, whose gradient at 0 is none.
+  const V zero = b.add("equal", {sum, b.scalar(0, b.dtype(x))});
+  const V over = b.add("where", {zero, b.scalar(1, b.dtype(x)), sum});
+  c.out(b.add("div", {x, p == 1 ? over : b.add("sqrt", {over})}));
 }
 
 /// (x - mean) / (deviation + 1e-9)

@@ -177,8 +177,13 @@ V powers(Builder& b, V x, double p) {
   const V size = b.add("abs", {x});
   return p == 1 ? size : b.with("pow", size, p);
 }
+/// Of a sum of 0 it is 0, and so is its gradient, as in PyTorch.
 V root(Builder& b, V sum, double p) {
-  return p == 1 ? sum : p == 2 ? b.add("sqrt", {sum}) : b.with("pow", sum, 1 / p);
+  if (p == 1) return sum;
+  const V nothing = b.scalar(0, b.dtype(sum)), zero = b.add("equal", {sum, nothing});
+  const V some = b.add("where", {zero, b.scalar(1, b.dtype(sum)), sum});
+  return b.add("where",
+               {zero, nothing, p == 2 ? b.add("sqrt", {some}) : b.with("pow", some, 1 / p)});
 }
 double norm_of(NodeContext& c) {
   const int64_t p = c.attr_i("p", 2);
