@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "graph/autodiff.h"
 #include "graph/optimizer.h"
 #include "kernels/reference/interpreter.h"
 #include "tests/graph/onnx/import_test.h"
@@ -429,6 +430,25 @@ TEST_F(OnnxImport, TheNewestOpset) {
     EXPECT_EQ(got[2].at(i), v) << i;
     EXPECT_EQ(got[3].at(i), dcr[static_cast<size_t>(i)]) << i;
   }
+}
+
+/// The root of a sum of 0 has no gradient; PyTorch takes 0.
+TEST_F(OnnxImport, NormsOfNothingHaveNoGradient) {
+  ModelBuilder b(22);
+  b.input("x", {1, 1, 2, 2});
+  b.node("GlobalLpPool", {"x"}, {"pooled"});
+  b.node("LpNormalization", {"x"}, {"rows"});
+  b.node("Add", {"pooled", "rows"}, {"y"});
+  b.output("y", {1, 1, 2, 2});
+  Graph graph = import(b);
+  const ValueId x = graph.find("x");
+  const ValueId loss =
+      graph.add("reduce_sum", {graph.outputs[0]},
+                {{"axes", std::vector<int64_t>{0, 1, 2, 3}}, {"keepdims", int64_t{0}}});
+  const std::vector<ValueId> gradient = differentiate(graph, loss, std::vector{x});
+  const Tensor got =
+      evaluate_graph(graph, {{"x", floats({1, 1, 2, 2}, {0, 0, 0, 0})}}, gradient)[0];
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(got.at(i), 1) << i;  // of x / 1 alone
 }
 
 }  // namespace
