@@ -76,18 +76,20 @@ void PlanSearch::pose(PlanReport& report) {
   posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, tables_.reshard_times});
   least_claims_ = least_peak_bytes(joint_->problem);
   report.build_seconds += since(begin);
-  start_ = proposed_start(joint_->problem);
+  starts_ = proposed_starts(joint_->problem);
 }
 
-void PlanSearch::open(PlanReport& report, bool polishes) {
+void PlanSearch::open(PlanReport& report, bool polishes, const std::vector<Solution>& known) {
   pose(report);
+  std::vector<Solution> starts = starts_;
+  starts.insert(starts.end(), known.begin(), known.end());
   Effort effort{options_.solve_seconds};
   effort.polishes = polishes;
   LimitedSearch search = solver(effort);
-  LimitedResult found = solve_round(search, {}, start_, effort.seconds, report);
+  LimitedResult found = solve_round(search, {}, starts, effort.seconds, report);
   // Some plan is always looked for, however short the search is to be.
   if (!found.solution && method() != LimitedOptions::Method::plain)
-    found = solve_round(search, {}, start_, std::max(effort.seconds, Effort().seconds), report);
+    found = solve_round(search, {}, starts, std::max(effort.seconds, Effort().seconds), report);
   unlimited_bound_ = report.lower_bound;
   require_a_plan(found);
   report.cost = raw_cost(joint_->problem, *found.solution);
@@ -185,16 +187,16 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
 }
 
 /// What a tree search and its descents found cheapest: nodes take it, and held values and hubs what
-/// is best with it. nullopt: there was none.
-std::optional<Solution> PlanSearch::proposed_start(const FactoredProblem& problem) const {
-  if (proposed_.empty()) return std::nullopt;
+/// is best with it. None where there was none.
+std::vector<Solution> PlanSearch::proposed_starts(const FactoredProblem& problem) const {
+  if (proposed_.empty()) return {};
   Kept kept = all_kept(problem);
   for (size_t c = 0; c < proposed_.size(); ++c) {
     if (proposed_[c] >= 0) kept[c] = {proposed_[c]};
   }
   const std::optional<Narrowed> found = narrow(restricted(problem, kept), {Effort().gap});
-  if (!found || !found->best) return std::nullopt;
-  return expanded(*found->best, kept);
+  if (!found || !found->best) return {};
+  return {expanded(*found->best, kept)};
 }
 
 void PlanSearch::drop_avoided(SearchSpace& space) const {
@@ -414,10 +416,10 @@ LimitedSearch PlanSearch::solver(const Effort& effort) const {
 }
 
 LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
-                                      const std::optional<Solution>& start, double seconds,
+                                      const std::vector<Solution>& starts, double seconds,
                                       PlanReport& report) const {
   const double begin = thread_seconds();
-  LimitedResult found = search.run(capacity, start ? &*start : nullptr, seconds);
+  LimitedResult found = search.run(capacity, starts, seconds);
   report.solver = found.solver;
   report.lower_bound = found.lower_bound;
   report.solve_seconds += since(begin);
@@ -446,7 +448,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
                                 std::max(limit, static_cast<int64_t>(least)));
   search.add_rows(capacity, *loosest_);
   std::vector<int64_t> feasible = capacity;
-  std::optional<Solution> start = start_;
+  std::vector<Solution> starts = starts_;
   std::optional<LaidOut> best;
   const auto offer = [&](const std::optional<LaidOut>& plan, const Solution& solution) {
     if (!plan || (best && best->plan.seconds <= plan->plan.seconds)) return;
@@ -457,7 +459,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
   int halvings = 0;
   bool forbidden = false, may_forbid = true, loosened = false;
   for (int round = 0; round < effort.rounds && (round == 0 || !end.passed()); ++round) {
-    const LimitedResult found = solve_round(search, capacity, start, end.left(), report);
+    const LimitedResult found = solve_round(search, capacity, starts, end.left(), report);
     // What the first round knows holds for all plans.
     if (round == 0 && capacity[0] == limit) bound = std::max(bound, found.lower_bound);
     if (!found.solution && forbidden) {  // too much was
@@ -477,7 +479,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
       continue;
     }
     if (loosened || (fits && found.solution)) break;
-    start = solution;
+    starts = {*solution};
     if (may_forbid && !fits && found.solution &&
         forbid_reshardings(*posed_, *solution, use, limit)) {
       forbidden = true;

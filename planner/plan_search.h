@@ -47,10 +47,14 @@ class PlanSearch {
   /// Finds the strategies, once. Throws invalid_input where planner, requests and what is avoided
   /// leave a node none.
   void pose(PlanReport& report);
-  /// Also solves as if memory were no matter. `polishes`: as in LimitedOptions. Throws
-  /// invalid_input where there is no plan.
-  void open(PlanReport& report, bool polishes = true);
+  /// Also solves as if memory were no matter. `polishes`: as in LimitedOptions; `known`: solutions
+  /// of searches that differ in prices alone. Throws invalid_input where there is no plan.
+  void open(PlanReport& report, bool polishes = true, const std::vector<Solution>& known = {});
   bool is_solved() const { return loosest_.has_value(); }
+  /// What open() found.
+  const Solution& loosest() const { return *loosest_; }
+  /// Seconds of such a solution as this search prices it.
+  double cost(const Solution& solution) const { return raw_cost(joint_->problem, solution); }
   /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
   LaidOut loose();
   /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on
@@ -77,7 +81,7 @@ class PlanSearch {
   SearchSpace prepare(PlanReport& report);
   std::unique_ptr<GameTable> table_of(SearchSpace space, const GameOptions& rules);
   void keep_proposed(SearchSpace& space, PlanReport& report);
-  std::optional<Solution> proposed_start(const FactoredProblem& problem) const;
+  std::vector<Solution> proposed_starts(const FactoredProblem& problem) const;
   bool searches_trees() const {
     return planner_ == PlannerKind::mcts || planner_ == PlannerKind::mcts_arguments;
   }
@@ -91,7 +95,7 @@ class PlanSearch {
   void restrict(SearchSpace& space);
   void require_a_plan(const LimitedResult& found) const;
   LimitedResult solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
-                            const std::optional<Solution>& start, double seconds,
+                            const std::vector<Solution>& starts, double seconds,
                             PlanReport& report) const;
   LimitedSearch solver(const Effort& effort) const;
   LaidOut lay_out(const Solution& solution, bool share, ArenaUse& use);
@@ -119,7 +123,8 @@ class PlanSearch {
   std::optional<SearchSpace> space_;
   std::optional<JointProblem> joint_;
   std::optional<PlanContext> posed_;
-  std::optional<Solution> start_, loosest_;  // the latter as if memory were no matter
+  std::vector<Solution> starts_;
+  std::optional<Solution> loosest_;  // as if memory were no matter
 };
 
 }  // namespace shardrun

@@ -15,6 +15,7 @@
 
 #include "base/process/process_memory.h"
 #include "graph/passes/recompute.h"
+#include "planner/exposed_lines.h"
 #include "planner/hints.h"
 #include "planner/limit_settings.h"
 #include "planner/merged_pool.h"
@@ -24,9 +25,11 @@
 namespace shardrun {
 namespace {
 
-/// Of a step whose sums overlap with kernels some are exposed, as a rule. All but the first are
-/// tried where searches are quick.
-constexpr double kPartlyExposed[] = {2.0 / 3, 0.9, 0.2};
+/// Searches for fractions of sums that are exposed (planner/exposed_lines.h) at most; the second
+/// where searches take long.
+constexpr int kFractions = 5, kFewFractions = 2;
+/// Relative: what is less than that better than both neighbours is one of them.
+constexpr double kGained = 1e-5;
 /// A search for what would be less than a percent is not made.
 constexpr double kWorthwhile = 1.01;
 /// Of a search that has come to its end, as quick ones do: cost over bound.
@@ -95,6 +98,8 @@ class Planning {
     std::optional<Graph> step;  // where anything is computed again
     std::optional<PlanSearch> search;
     PlanReport report;                   // of what is found if memory is no matter
+    Solution loosest;                    // the same
+    std::vector<Solution> known;         // of versions that differ in prices alone
     double bound = 0;                    // of the cost of all plans
     bool possible = true;                // no request contradicts it
     int64_t missed = 0;                  // bytes for which nothing was found
@@ -181,7 +186,10 @@ class Planning {
     PlanReport its = version.report;
     its.solve_seconds = 0;
     // Steps with something computed again are looked at within limits alone.
-    attempt(version, [&] { version.search->open(its, version.options.recomputed.empty()); });
+    attempt(version, [&] {
+      version.search->open(its, version.options.recomputed.empty(), version.known);
+      version.loosest = version.search->loosest();
+    });
     report_.solve_seconds += its.solve_seconds;
     if (!version.possible || std::exchange(version.solved, true)) return version.possible;
     version.report = std::move(its);
@@ -237,6 +245,7 @@ class Planning {
       version.hidden = std::make_unique<Version>();
       version.hidden->options = version.options;
       version.hidden->options.exposed = 0;
+      version.hidden->known = {version.loosest};
     }
     return *version.hidden;
   }
@@ -333,28 +342,46 @@ class Planning {
     return baselines_;
   }
 
+  /// Takes the plan that a version comes to if memory is no matter.
+  ExposedLine loose_line(Version& version) {
+    open(version);
+    ExposedLine out;
+    out.step = version.search->loose().plan.seconds;
+    take(version, version.report);
+    Version& own = versions_.front();
+    pose(own);
+    out.shown = own.search->cost(version.loosest);
+    pose(hidden(own));
+    out.hidden = hidden(own).search->cost(version.loosest);
+    return out;
+  }
+
   /// Of a plan that fits though memory was no matter.
   void look_at_hidden() {
-    Version& twin = hidden(versions_.front());
-    open(twin);
-    (void)twin.search->loose();
-    take(twin, twin.report);
-    const PlanReport& least = twin.report;
-    for (const double exposed : kPartlyExposed) {
+    Version& own = versions_.front();
+    ExposedLines lines;
+    std::vector<Version*> searched{&own, &hidden(own)};
+    for (Version* version : searched) lines.add(loose_line(*version));
+    const bool fits = hidden(own).search->fastest().has_value();
+    const PlanReport& least = hidden(own).report;
+    const int most = least.cost > kSolved * least.lower_bound ? kFewFractions : kFractions;
+    for (int k = 0; k < most; ++k) {
       // No plan takes less than the search finds where no sum is exposed.
       if (plan_->seconds <= kWorthwhile * least.lower_bound) break;
+      const std::optional<ExposedLines::Crossing> next = lines.next();
+      if (!next) break;
       Version& between = versions_.emplace_back();
       between.options = options_;
-      between.options.exposed = exposed;
+      between.options.exposed = next->exposed;
+      between.known = {searched[next->left]->loosest, searched[next->right]->loosest};
       open(between);
-      (void)between.search->loose();
-      take(between, between.report);
-      if (least.cost > kSolved * least.lower_bound) break;
+      if (between.report.cost >= (1 - kGained) * next->seconds) continue;
+      lines.add(loose_line(between));
+      searched.push_back(&between);
     }
-    if (!twin.search->fastest()) {
-      PlanReport its;
-      within(twin, options_.memory_limit, thorough(), its);
-    }
+    if (fits) return;
+    PlanReport its;
+    within(hidden(own), options_.memory_limit, thorough(), its);
   }
 
   void plan_within() {

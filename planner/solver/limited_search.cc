@@ -190,8 +190,8 @@ bool LimitedSearch::add_rows(const std::vector<int64_t>& capacity, const Solutio
   return rows.size() > before;
 }
 
-LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity, const Solution* start,
-                                 double seconds) {
+LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity,
+                                 const std::vector<Solution>& starts, double seconds) {
   const bool plainly = options_.method == LimitedOptions::Method::plain;
   const Deadline end(seconds, plainly ? Deadline::Clock::wall : Deadline::Clock::work);
   double lower_bound = -kInfeasible;
@@ -211,13 +211,9 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity, const Sol
   for (int round = 0; round < kLimitedSearch.rounds; ++round) {
     if (fresh) {
       now = capacity.empty() || rows_.empty() ? problem_ : at_rows(capacity, limit);
-      Solution known;
-      if (start != nullptr) {
-        known = *start;
-        known.resize(now.nodes.size(), 0);
-      }
-      const Solution* from = start != nullptr ? &known : nullptr;
-      if (!plainly) narrowed = narrow(now, {gap_at(limit), seconds, limit, from});
+      std::vector<Solution> from = starts;
+      for (Solution& start : from) start.resize(now.nodes.size(), 0);
+      if (!plainly) narrowed = narrow(now, {gap_at(limit), seconds, limit, std::move(from)});
     }
     found = plainly     ? plain(now, limit, end.left())
             : !narrowed ? LimitedResult()

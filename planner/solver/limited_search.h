@@ -43,11 +43,12 @@ class LimitedSearch {
   LimitedSearch(const FactoredProblem& problem, const LimitedOptions& options)
       : problem_(problem), options_(options) {}
 
-  /// `capacity`: bytes that claims may hold, per time; empty: not limited. `start`: a known
-  /// solution, or null. `seconds`: of work (planner/solver/deadline.h), of the wall's clock for
+  /// `capacity`: bytes that claims may hold, per time; empty: not limited. `starts`: known
+  /// solutions. `seconds`: of work (planner/solver/deadline.h), of the wall's clock for
   /// `plain`. Times found by earlier calls are kept. `smallest` is, of all that were seen, the one
   /// whose fullest time is least.
-  LimitedResult run(const std::vector<int64_t>& capacity, const Solution* start, double seconds);
+  LimitedResult run(const std::vector<int64_t>& capacity, const std::vector<Solution>& starts,
+                    double seconds);
 
   /// From now on looks at the worst time of each part of the step in which the solution does not
   /// fit, so that the best one without a limit need not be found again. False if there is none that

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "base/at.h"
 #include "planner/solver/deadline.h"
@@ -11,6 +13,7 @@
 #include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/memory_use.h"
+#include "planner/solver/presolve/contraction.h"
 
 namespace shardrun {
 namespace {
@@ -54,7 +57,10 @@ class Narrower {
     if (!prune_impossible(problem_, out_.kept)) return std::nullopt;
     now_ = restricted(problem_, out_.kept);
     bound_.emplace(now_);
-    if (options_.start != nullptr) offer(*options_.start);
+    for (const Solution& start : options_.starts) {
+      offer(start);
+      if (!memory_) remember(start);
+    }
     const int most = memory_ ? kNarrow.limited_sweeps : kNarrow.sweeps;
     for (int sweep = 1; sweep <= most && !done(); ++sweep) {
       const double value = bound_->sweep() - prices_.priced_limit();
@@ -168,7 +174,7 @@ class Narrower {
       const double before = out_.cost;
       const FactoredProblem joint = restricted(now_, choices);
       const std::optional<Narrowed> joined =
-          narrow(joint, {options_.gap, end_.left(), 0, nullptr, false});
+          narrow(joint, {options_.gap, end_.left(), 0, {}, false});
       if (!joined || !joined->best) return;
       improve(expanded(*joined->best, choices));
       if (out_.cost >= before * (1 - kNarrow.worth_joining)) return;
@@ -263,7 +269,39 @@ class Narrower {
 }  // namespace
 
 std::optional<Narrowed> narrow(const FactoredProblem& problem, const NarrowOptions& options) {
-  return Narrower(problem, options).run();
+  Kept possible = all_kept(problem);
+  if (!prune_impossible(problem, possible)) return std::nullopt;
+  const Contraction less(restricted(problem, possible));
+  NarrowOptions inner = options;
+  inner.starts.clear();
+  for (const Solution& start : options.starts) {
+    const std::optional<Solution> left = choices_in(start, possible);
+    if (std::optional<Solution> its = left ? less.contracted(*left) : std::nullopt)
+      inner.starts.push_back(std::move(*its));
+  }
+  std::optional<Narrowed> out = Narrower(less.problem(), inner).run();
+  if (!out) return std::nullopt;
+  for (std::optional<Solution>* solution : {&out->best, &out->smallest}) {
+    if (*solution) *solution = expanded(less.expanded(**solution), possible);
+  }
+  const Kept kept = std::exchange(out->kept, {});
+  const std::vector<std::vector<double>> slack = std::exchange(out->slack, {});
+  for (size_t i = 0; i < possible.size(); ++i) {
+    const size_t node = at(less.node(static_cast<int>(i)));
+    std::map<int, double> least;  // by choice
+    for (size_t k = 0; k < kept[node].size(); ++k) {
+      const int own = possible[i][at(less.choices(static_cast<int>(i))[at(kept[node][k])])];
+      const auto [place, fresh] = least.emplace(own, slack[node][k]);
+      if (!fresh) place->second = std::min(place->second, slack[node][k]);
+    }
+    out->kept.emplace_back();
+    out->slack.emplace_back();
+    for (const auto& [own, its] : least) {
+      out->kept.back().push_back(own);
+      out->slack.back().push_back(its);
+    }
+  }
+  return out;
 }
 
 }  // namespace shardrun

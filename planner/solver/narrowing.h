@@ -16,7 +16,7 @@ struct NarrowOptions {
   double gap = 5e-3;                // relative: a solution this close to the bound is good enough
   double seconds = 10;              // of work (planner/solver/deadline.h)
   int64_t memory_limit = 0;         // of the claims; 0: none
-  const Solution* start = nullptr;  // a known solution
+  std::vector<Solution> starts = {};  // known solutions
   bool descends = true;             // by trees, where the messages end with a larger gap
 };
 

@@ -114,8 +114,7 @@ Plan plan_by_hand(const Graph& graph, const Mesh& mesh, const Cluster& cluster, 
   add_value_strategies(space, graph, folding, {});
   ReshardTimes times(mesh, cluster);
   JointProblem joint = CALL(build_problem, space, graph, folding, mesh, times);
-  const LimitedResult found =
-      CALL(LimitedSearch, joint.problem, LimitedOptions()).run({}, nullptr, 10);
+  const LimitedResult found = CALL(LimitedSearch, joint.problem, LimitedOptions()).run({}, {}, 10);
   EXPECT_TRUE(found.solution);
   if (!found.solution) return {};
   const PlanContext context{graph, mesh, folding, space, joint, times};

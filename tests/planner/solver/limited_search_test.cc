@@ -30,7 +30,7 @@ TEST(LimitedSearch, WithoutLimitTheBest) {
     const FactoredProblem problem = random_problem(7, seed, true, 5);
     double best = kInfeasible;
     each_solution(problem, [&](const Solution& s) { best = std::min(best, raw_cost(problem, s)); });
-    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run({}, nullptr, 10);
+    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run({}, {}, 10);
     ASSERT_TRUE(found.solution);
     EXPECT_NEAR(found.cost, best, 1e-9) << "seed " << seed;
     EXPECT_NEAR(raw_cost(problem, *found.solution), found.cost, 1e-9);
@@ -43,9 +43,9 @@ TEST(LimitedSearch, WithoutLimitTheBest) {
 TEST(LimitedSearch, WithoutHighsAboutAsGood) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     const FactoredProblem problem = random_problem(40, seed);
-    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run({}, nullptr, 2),
+    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run({}, {}, 2),
                         whole = LimitedSearch(problem, {1e-9, LimitedOptions::Method::plain})
-                                    .run({}, nullptr, 60);
+                                    .run({}, {}, 60);
     ASSERT_TRUE(found.solution && whole.solution);
     EXPECT_EQ(whole.solver, "mip");
     EXPECT_NE(found.solver, "mip");
@@ -71,7 +71,7 @@ TEST(LimitedSearch, StaysWithinTheCapacityOfEachTime) {
       if (fits(problem, s, capacity)) best = std::min(best, raw_cost(problem, s));
     });
     ASSERT_LT(best, kInfeasible);
-    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run(capacity, nullptr, 10);
+    const LimitedResult found = LimitedSearch(problem, {.gap = 1e-9}).run(capacity, {}, 10);
     EXPECT_LE(found.lower_bound, best + 1e-6) << "seed " << seed;
     if (!found.solution) continue;
     ++solved;
@@ -87,7 +87,7 @@ TEST(LimitedSearch, StaysWithinTheCapacityOfEachTime) {
 TEST(LimitedSearch, WhereNothingFitsTheSmallestSeenIsKnown) {
   const FactoredProblem problem = random_problem(7, 3, true, 5);
   const std::vector<int64_t> capacity(12, 2);
-  const LimitedResult found = LimitedSearch(problem, {}).run(capacity, nullptr, 10);
+  const LimitedResult found = LimitedSearch(problem, {}).run(capacity, {}, 10);
   EXPECT_FALSE(found.solution);
   ASSERT_TRUE(found.smallest);
   EXPECT_LT(raw_cost(problem, *found.smallest), kInfeasible);
@@ -111,7 +111,7 @@ TEST(LimitedSearch, TheMethodsAgree) {
     using Method = LimitedOptions::Method;
     for (const Method method : {Method::plain, Method::beam}) {
       const LimitedResult found =
-          LimitedSearch(problem, {.gap = 1e-9, .method = method}).run(capacity, nullptr, 10);
+          LimitedSearch(problem, {.gap = 1e-9, .method = method}).run(capacity, {}, 10);
       if (method == Method::plain && best < kInfeasible) {
         ASSERT_TRUE(found.solution);
         EXPECT_NEAR(found.cost, best, 1e-6) << "seed " << seed;
@@ -130,7 +130,7 @@ TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
   std::vector<int64_t> capacity = bytes_over_time(problem, first);
   for (int64_t& bytes : capacity) bytes = bytes * 3 / 4;
   const auto search = [&](double seconds) {
-    return LimitedSearch(problem, {.gap = 1e-9}).run(capacity, nullptr, seconds);
+    return LimitedSearch(problem, {.gap = 1e-9}).run(capacity, {}, seconds);
   };
   const double begin = work_seconds();
   const double whole = (search(10), work_seconds() - begin);
@@ -159,7 +159,7 @@ TEST(LimitedSearch, EndsWhereTrainingCouldNotGainItsTime) {
   FactoredProblem problem = random_problem(2000, 11);
   const auto work_of = [&](LimitedResult& found) {
     const double begin = work_seconds();
-    found = LimitedSearch(problem, {.gap = 1e-9}).run({}, nullptr, 10);
+    found = LimitedSearch(problem, {.gap = 1e-9}).run({}, {}, 10);
     return work_seconds() - begin;
   };
   LimitedResult seconds, nanoseconds;

@@ -1,0 +1,48 @@
+// ExposedLines: for which fraction of exposed sums a search is worth making next.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace shardrun {
+
+/// A solution, by what it takes where a fraction of gradients' sums is exposed, the rest hidden
+/// behind kernels. That grows evenly with the fraction. In seconds.
+struct ExposedLine {
+  double hidden = 0;  // where none is exposed
+  double shown = 0;   // where all are
+  double step = 0;    // of its plan, whose own fraction is known then
+  double at(double exposed) const { return hidden + exposed * (shown - hidden); }
+};
+
+/// How much is exposed depends on the plan, and the plan on how much is taken to be exposed. So
+/// the search goes on where the fastest plan so far and its neighbour cost the same: what it finds
+/// there is better than both for some fractions, or nothing between the two is.
+///
+///     ExposedLines lines;
+///     lines.add(...), lines.add(...);
+///     while (const auto next = lines.next()) ... lines.add(...) ...
+class ExposedLines {
+ public:
+  struct Crossing {
+    size_t left = 0, right = 0;  // by when they were added
+    double exposed = 0;          // the fraction at which both take so long:
+    double seconds = 0;
+  };
+
+  void add(const ExposedLine& line) { all_.push_back(line); }
+  /// Of those next to the fastest plan, among the lines that take least for some fraction, the one
+  /// nearest to what that plan exposes itself; each once. nullopt: there is none left.
+  std::optional<Crossing> next();
+
+ private:
+  std::vector<size_t> least() const;
+
+  std::vector<ExposedLine> all_;
+  std::set<std::pair<size_t, size_t>> given_;
+};
+
+}  // namespace shardrun
