@@ -215,11 +215,12 @@ TEST_F(Training, ThreadsAndProcessesGiveTheSameBits) {
   EXPECT_EQ(train(*at_, mpi(2), job).loss_texts, train(*at_, threads(2), job).loss_texts);
 }
 
-/// An MPI without shared segments: a note, the same bits.
+/// An MPI without shared segments: a note, the same bits. Nor by UCX, which crashes where
+/// ThreadSanitizer has replaced functions that it rewrites.
 TEST_F(Training, WithoutSharedMemoryRanksSendMessages) {
   const std::string job = "even.onnx --data text:text.txt --batch 8 --steps 3";
   const Outcome shared = at_->sh(Workspace::line(mpi(2), job)),
-                sent = at_->sh("export OMPI_MCA_osc=^sm; " + Workspace::line(mpi(2), job));
+                sent = at_->sh("export OMPI_MCA_osc=^sm,ucx; " + Workspace::line(mpi(2), job));
   const std::string note = "note: ranks of this machine exchange by messages";
   EXPECT_EQ(shared.out.find(note), std::string::npos) << describe(shared);
   EXPECT_NE(sent.out.find(note), std::string::npos) << describe(sent);
