@@ -193,15 +193,13 @@ int Call::run() {
       if (command.run_alone) return command.run_alone(args_);
       const std::optional<int> status = command.delegate ? command.delegate(args_) : std::nullopt;
       if (status) return *status;
+      if (command.prepare) command.prepare(args_);
     } catch (const Failure& e) {
       if (is_first_process()) std::fprintf(stderr, "shardrun: %s\n", e.what());
       return e.status();
     }
   }
   try {
-    for (const Command& command : commands_) {
-      if (command.prepare && is_asked(command)) command.prepare(args_);
-    }
     World world = is_asked_on_all()
                       ? make_world(args_)
                       : World::threads(args_.ranks.value_or(std::max(1, launched_processes())));

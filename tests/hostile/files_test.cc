@@ -47,7 +47,7 @@ TEST_F(HostileFiles, AreRefusedInOneSentence) {
       EXPECT_NE(message(run).find(file == "./" ? "." : file), std::string::npos) << describe(run);
     }
   }
-  for (const std::string call : {"explain ", "solve "}) {
+  for (const std::string call : {"explain ", "solve ", "verify gpt.onnx --plan "}) {
     for (const std::string file : {"/dev/zero", "./pipe", "./nested.json"}) {
       const Outcome run = limited(call + file);
       EXPECT_EQ(run.status, 2) << describe(run);
