@@ -35,7 +35,7 @@ void check_files(const std::vector<NamedFile>& outputs, const std::vector<NamedF
     const auto& [name, path, folder] = outputs[i];
     if (path.empty()) continue;
     try {
-      if (!folder) check_output(path);
+      folder ? check_output_folder(path) : check_output(path);
     } catch (const Error& e) {
       throw e.with_context(name);
     }

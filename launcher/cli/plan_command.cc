@@ -18,9 +18,12 @@ struct PlanFiles {
 
 int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   if (args.threads) world.assume_threads(*args.threads);
-  check_outputs(
-      world, {{"--output", args.output}, {"--annotate", files.annotated}, {"--html", files.page}},
-      files_read(args));
+  check_outputs(world,
+                {{"--output", args.output},
+                 {"--annotate", files.annotated},
+                 {"--html", files.page},
+                 {"--dump-passes", files.passes, true}},
+                files_read(args));
   if (args.plan.mesh.find('?') != std::string::npos && !args.ranks && args.plan.plan_file.empty())
     throw Failure(Failure::Kind::call, "--mesh " + args.plan.mesh +
                                            ": leaves a size open; give --ranks, which decides it");

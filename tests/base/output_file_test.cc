@@ -99,6 +99,23 @@ TEST_F(OutputFiles, CheckingChangesNothing) {
   EXPECT_EQ(files(), 1);
 }
 
+TEST_F(OutputFiles, FoldersAreMadeToSeeThatTheyCanBe) {
+  put("f", "x");
+  const ptrdiff_t before = files();
+  check_output_folder(at("new/below"));
+  check_output_folder(at("."));
+  EXPECT_EQ(files(), before);
+  EXPECT_EQ(refusal([&] { check_output_folder(at("f")); }),
+            at("f") + ": cannot be written: Not a directory");
+  EXPECT_EQ(refusal([&] { check_output_folder(at("f/below")); }),
+            at("f/below") + ": cannot be written: Not a directory");
+  const std::string name(300, 'n');
+  EXPECT_EQ(refusal([&] { check_output_folder(at("new/" + name)); }),
+            at("new/" + name) + ": cannot be written: File name too long");
+  EXPECT_NE(refusal([&] { check_output_folder("/proc/nope/below"); }), "");
+  EXPECT_EQ(files(), before);
+}
+
 TEST_F(OutputFiles, FollowLinks) {
   put("f", "old");
   fs::create_symlink("f", at("link"));

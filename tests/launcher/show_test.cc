@@ -96,11 +96,24 @@ TEST_F(Shows, ARunAndTheOneThatGoesOnMakeOneBoard) {
   EXPECT_EQ(std::distance(fs::directory_iterator(at_->path() + "/b"), fs::directory_iterator()), 2);
 }
 
-TEST_F(Shows, ABoardThatIsAFileIsRefusedBeforeAnythingIsPlanned) {
+TEST_F(Shows, FoldersThatCannotBeMadeAreRefusedBeforeAnythingIsPlanned) {
   at_->write("file", "x");
   const Outcome refused = run(call(2, "--board file"), 2);
-  EXPECT_NE(refused.err.find("board folder file"), std::string::npos) << describe(refused);
+  EXPECT_NE(refused.err.find("--board: file: cannot be written: Not a directory"),
+            std::string::npos)
+      << describe(refused);
   EXPECT_EQ(refused.out.find("plan:"), std::string::npos) << describe(refused);
+  const Outcome nowhere = run(call(2, "--board /proc/nope"), 2);  // no folder can be made there
+  EXPECT_NE(nowhere.err.find("--board: /proc/nope: cannot be written"), std::string::npos)
+      << describe(nowhere);
+  EXPECT_EQ(nowhere.out.find("plan:"), std::string::npos) << describe(nowhere);
+  const Outcome passes = run("plan gpt.onnx --ranks 2 --dump-passes /proc/nope", 2);
+  EXPECT_NE(passes.err.find("--dump-passes: /proc/nope: cannot be written"), std::string::npos)
+      << describe(passes);
+  EXPECT_EQ(passes.out.find("plan:"), std::string::npos) << describe(passes);
+  const Outcome bench = run("bench checkpoint gpt.onnx --folder /proc/nope", 2);
+  EXPECT_NE(bench.err.find("--folder: /proc/nope: cannot be written"), std::string::npos)
+      << describe(bench);
   const Outcome both = run(call(2, "--board new --metrics new"), 2);
   EXPECT_NE(both.err.find("--board: --metrics writes new, too"), std::string::npos)
       << describe(both);

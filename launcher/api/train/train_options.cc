@@ -8,7 +8,6 @@
 #include "checkpoint/resume.h"
 #include "exec/checkpoint/agree.h"
 #include "exec/checkpoint/folder.h"
-#include "exec/checks/flight_recorder.h"
 #include "explain/text.h"
 #include "model.h"
 #include "option_json.h"
@@ -132,10 +131,10 @@ std::string check_verification(World& world, const Model& model, const TrainOpti
                 {{"--metrics", options.metrics},
                  {"--profile", options.profile},
                  {"--board", options.board, true},
-                 {"--checkpoint", options.checkpoint, true}},
+                 {"--checkpoint", options.checkpoint, true},
+                 {"--flight-recorder", options.flight_recorder, true}},
                 read);
   decide_on_rank0(world, [&] {
-    if (!options.board.empty()) check_board(options.board);
     check_options(options);
     return std::string();
   });
@@ -143,7 +142,6 @@ std::string check_verification(World& world, const Model& model, const TrainOpti
   return decide_on_rank0(world, [&] {
     make_schedule(options);
     steps_to_skip(options);
-    if (!options.flight_recorder.empty()) FlightRecorder::check(options.flight_recorder);
     find_resumed(model.impl(), options);
     check_device();
     const std::unique_ptr<DataSource> data = open_batches(model.impl().train, options);

@@ -84,7 +84,7 @@ void print(const std::vector<CheckpointRound>& rounds) {
 }
 
 void measure(World& world, CheckpointOptions& o) {
-  check_outputs(world, {{"--json", o.json}}, files_read(o.args));
+  check_outputs(world, {{"--json", o.json}, {"--folder", o.folder, true}}, files_read(o.args));
   const Model model = load_model(world, o.args.onnx(), o.args.model_options);
   o.args.plan.with_evaluation = false;
   const TrainingPlan plan = make_plan(world, model, o.args.plan);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
@@ -32,8 +33,8 @@ void remove_left(const fs::path& target) {
     if (!name.starts_with(begin) || !name.ends_with(kTemporary) ||
         name.size() <= begin.size() + kTemporary.size())
       continue;
-    const auto process = std::string_view(name).substr(
-        begin.size(), name.size() - begin.size() - kTemporary.size());
+    const auto process =
+        std::string_view(name).substr(begin.size(), name.size() - begin.size() - kTemporary.size());
     std::error_code gone;
     const auto age = fs::file_time_type::clock::now() - at->last_write_time(gone);
     if (process.find_first_not_of("0123456789") != std::string_view::npos || gone ||
@@ -103,5 +104,27 @@ void OutputFile::finish() {
 }
 
 void check_output(const std::string& path) { OutputFile file(path); }
+
+void check_output_folder(const std::string& path) {
+  std::error_code error;
+  const fs::path folder = fs::absolute(path, error);
+  std::vector<fs::path> missing, made;
+  for (fs::path at = folder; !fs::exists(at, error) && at != at.parent_path();
+       at = at.parent_path())
+    missing.push_back(at);
+  error.clear();
+  for (auto at = missing.rbegin(); at != missing.rend() && !error; ++at)
+    if (fs::create_directory(*at, error)) made.push_back(*at);
+  std::string why = error ? error.message() : "";
+  if (why.empty()) {
+    const std::string file = str(folder.string(), "/.", ::getpid(), kTemporary);
+    const Descriptor written(file, O_CREAT | O_TRUNC);
+    why = written.error();
+    if (written.is_open()) ::unlink(file.c_str());
+  }
+  std::error_code not_empty;  // another run's by now
+  for (auto at = made.rbegin(); at != made.rend(); ++at) fs::remove(*at, not_empty);
+  SR_REQUIRE(why.empty(), invalid_input, path, ": cannot be written: ", why);
+}
 
 }  // namespace shardrun

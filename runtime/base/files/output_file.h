@@ -37,5 +37,8 @@ class OutputFile {
 
 /// Throws what writing the file would throw at once. Changes nothing.
 void check_output(const std::string& path);
+/// Throws Error(invalid_input) with the path and the reason if there cannot be a folder that takes
+/// files. Makes what is missing of it, and removes that again.
+void check_output_folder(const std::string& path);
 
 }  // namespace shardrun

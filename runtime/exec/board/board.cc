@@ -73,17 +73,6 @@ uint32_t masked_crc32c(const std::string& bytes) {
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
 }
 
-void check_board(const std::string& folder) {
-  std::error_code error;
-  fs::path at = fs::absolute(folder, error);
-  while (!fs::exists(at, error) && at.has_parent_path() && at != at.parent_path())
-    at = at.parent_path();
-  SR_REQUIRE(fs::is_directory(at, error), invalid_input, "board folder ", folder, ": ", at.string(),
-             " is not a folder");
-  SR_REQUIRE(::access(at.c_str(), W_OK | X_OK) == 0, invalid_input, "board folder ", folder,
-             ": cannot be written: ", std::strerror(errno));
-}
-
 BoardWriter::BoardWriter(const std::string& folder, int64_t after) {
   std::error_code error;
   fs::create_directories(folder, error);

@@ -18,10 +18,6 @@ namespace shardrun {
 /// crc32c, rotated and shifted so that checksums of data that hold checksums stay good ones.
 uint32_t masked_crc32c(const std::string& bytes);
 
-/// Throws invalid_input if no folder can be made at `folder`, or nothing written to it. Makes
-/// nothing.
-void check_board(const std::string& folder);
-
 class BoardWriter {
  public:
   /// Makes the folder and a file in it whose name is behind those that are there. `after`: the last

@@ -42,9 +42,7 @@ char* digits(char* to, uint64_t value, int width) {
   return to + width;
 }
 
-}  // namespace
-
-void FlightRecorder::check(const std::string& folder) {
+void make_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   SR_REQUIRE(!error && ::access(folder.c_str(), W_OK | X_OK) == 0, invalid_input,
@@ -52,8 +50,10 @@ void FlightRecorder::check(const std::string& folder) {
              error ? error.message() : std::string(std::strerror(errno)));
 }
 
+}  // namespace
+
 FlightRecorder::FlightRecorder(const std::string& folder, int64_t rank, const std::string& who)
-    : steps_((check(folder), str(folder, "/rank-", rank, ".steps")), who),
+    : steps_((make_folder(folder), str(folder, "/rank-", rank, ".steps")), who),
       collectives_(str(folder, "/rank-", rank, ".collectives"), who) {
   steps_.keep(true);
   collectives_.keep(true);

@@ -29,10 +29,8 @@ class FlightRecorder {
  public:
   static constexpr int64_t kLines = 64, kLineBytes = 192;  // with its end
 
-  /// Makes the folder where it is missing. Throws invalid_input if it cannot be written to.
-  static void check(const std::string& folder);
-
-  /// Replaces the files of a run before; their first line is `who`. Throws invalid_input with the
+  /// Makes the folder where it is missing, and replaces the files of a run before; their first line
+  /// is `who`. Throws invalid_input with the
   /// path and the reason, and leaves no file then.
   FlightRecorder(const std::string& folder, int64_t rank, const std::string& who);
 
