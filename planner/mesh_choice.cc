@@ -122,7 +122,10 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
     folded_nodes = its_report.folded_nodes;
     if (trials != nullptr) trials->push_back(std::move(trial));
   }
-  if (!best) throw *refusal;
+  if (!best) {
+    if (report != nullptr) report->least_bytes = least_bytes;
+    throw *refusal;
+  }
   best_report.kernel_runs = total.kernel_runs;
   best_report.discovery_seconds = total.discovery_seconds;
   best_report.build_seconds = total.build_seconds;

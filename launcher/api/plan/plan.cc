@@ -52,14 +52,9 @@ std::string unit_forgotten(int64_t bytes) {
   return bytes < 1024 ? str(", with a unit, as in ", bytes, "GiB") : "";
 }
 
-/// Bytes of a rank's arena; 0: no limit.
-struct Limit {
-  int64_t bytes = 0;
-  std::string why;  // where the ranks' devices have no more
-};
 /// What was asked for, else what the cluster's devices have; and no more than `capacities`, if any.
-Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
-                   std::span<const DeviceCapacity> capacities) {
+ArenaBytes memory_limit(const PlanRequest& request, const Cluster& cluster,
+                        std::span<const DeviceCapacity> capacities) {
   int64_t wanted = request.memory_bytes > 0 ? request.memory_bytes : cluster.memory_bytes;
   std::string why;
   int64_t process = 0;  // of the rank whose process takes most
@@ -67,17 +62,19 @@ Limit memory_limit(const PlanRequest& request, const Cluster& cluster,
   if (request.memory_bytes > 0 && process > 0) {
     why = str("--memory ", wanted, " is of a rank's whole process, which takes ", process,
               " besides its arena");
-    SR_REQUIRE(wanted > process, out_of_memory, why, "; give more", unit_forgotten(wanted));
-    why += " (a limit that will do is that and what a plan needs)";
-    wanted -= process;
+    const std::string forgotten = unit_forgotten(wanted);
+    SR_REQUIRE(forgotten.empty(), out_of_memory, why, "; give more", forgotten);
+    if (wanted <= process) why += ", so that nothing is left for that";
+    wanted = std::max<int64_t>(1, wanted - process);  // at 1 what a plan needs is found out
   }
   if (request.arena_bytes > 0 && (wanted == 0 || request.arena_bytes < wanted)) {
     wanted = request.arena_bytes;
-    why.clear();
+    why.clear(), process = 0;
   }
   if (capacities.empty()) return {wanted, ""};
   ArenaLimit capacity = least_capacity(capacities, cluster);
-  if (wanted > 0 && wanted <= capacity.bytes) return {wanted, std::move(why)};
+  if (wanted > 0 && wanted <= capacity.bytes)
+    return {wanted, std::move(why), request.memory_bytes > 0 ? process : 0};
   if (request.memory_bytes > 0) capacity.why += str("; --memory asks for ", request.memory_bytes);
   return {capacity.bytes, std::move(capacity.why)};
 }
@@ -313,22 +310,24 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
                  const std::vector<DeviceCapacity>& capacities, TrainingPlan::Impl& plan) {
   begin_plan(world, request, ranks, plan);
   const double begin = thread_seconds();
-  const Limit limit = memory_limit(request, plan.cluster, capacities);
+  const ArenaBytes limit = memory_limit(request, plan.cluster, capacities);
   Measures measures(model, plan.cluster);
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
     plan.request.memory_bytes = limit.bytes;
     plan.request.tactics = request.tactics;
-    within(
-        limit.why, [&] { plan_on_rank_0(model, request, ranks, limit.bytes, measures, plan); },
-        ErrorKind::out_of_memory);
+    try {
+      plan_on_rank_0(model, request, ranks, limit.bytes, measures, plan);
+    } catch (const Error& e) {
+      throw limit.refusal(e, plan.report.least_bytes);
+    }
   }
   plan.memory_limit = limit.bytes;
   within(request.plan_file, [&] {
     if (!request.plan_file.empty()) check_origin(model, plan);
     check(model, plan, ranks);
     if (!request.plan_file.empty()) check_strategies(model, plan);
-    keep_what_fits(request, limit.bytes, limit.why, measures, plan);
+    keep_what_fits(request, limit, measures, plan);
   });
   if (request.ranks > 0) plan.program = measures.train.of(plan.train)->of_rank(0);
   plan.recomputed = recomputed_text(model, plan);

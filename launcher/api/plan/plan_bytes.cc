@@ -2,6 +2,7 @@
 #include "plan/plan_bytes.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/round_up.h"
 #include "error_context.h"
@@ -11,6 +12,8 @@
 
 namespace shardrun {
 namespace {
+
+constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
 bool fits(PlanPrograms& programs, int64_t limit) {
   return limit == 0 || programs.compared(limit).arena_bytes <= limit;
@@ -75,10 +78,12 @@ void count_bytes(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bo
     plan.bytes.push_back(
         std::max(training.arena_bytes, evaluation ? evaluation->of_rank(rank).arena_bytes : 0));
     plan.persistent_bytes.push_back(training.persistent_bytes);
-    SR_REQUIRE(limit == 0 || plan.bytes.back() <= limit, out_of_memory, "rank ", rank, " needs ",
-               plan.bytes.back(), " bytes (training ", training.arena_bytes, "), the limit is ",
-               limit, "; use more ranks, a smaller batch or bf16");
   }
+  const auto fullest = std::max_element(plan.bytes.begin(), plan.bytes.end());
+  const int64_t rank = fullest - plan.bytes.begin();
+  SR_REQUIRE(limit == 0 || *fullest <= limit, out_of_memory, "rank ", rank, " needs ", *fullest,
+             " bytes (training ", train->of_rank(rank).arena_bytes, "), the limit is ", limit,
+             "; use more ranks, a smaller batch or bf16");
   if (from_file) {
     const int64_t least =
         *std::min_element(plan.persistent_bytes.begin(), plan.persistent_bytes.end());
@@ -125,16 +130,28 @@ void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<in
   plan.seconds = slowest.step();
 }
 
-void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,
-                    Measures& measures, TrainingPlan::Impl& plan) {
+Error ArenaBytes::refusal(const Error& e, int64_t needed) const {
+  if (why.empty() || e.kind() != ErrorKind::out_of_memory) return e;
+  constexpr int64_t kMiB = 1 << 20;
+  if (process == 0 || needed == kUnknown) return e.with_context(why);
+  return e.with_context(str(why, " (--memory ", divide_up(process + needed, kMiB), "MiB will do)"));
+}
+
+void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measures& measures,
+                    TrainingPlan::Impl& plan) {
+  const int64_t limit = arena.bytes;
   const bool from_file = !request.plan_file.empty();
   if (!from_file || plan.train.keep_casts) plan.train.keep_casts = casts_fit(measures, plan, limit);
   if (!from_file || plan.train.keep_packed) {
     plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
     keep_packed_if_capacity(measures, plan, limit);
   }
-  within(
-      why, [&] { count_bytes(measures, plan, limit, from_file); }, ErrorKind::out_of_memory);
+  try {
+    count_bytes(measures, plan, limit, from_file);
+  } catch (const Error& e) {
+    const auto fullest = std::max_element(plan.bytes.begin(), plan.bytes.end());
+    throw arena.refusal(e, fullest == plan.bytes.end() ? kUnknown : *fullest);
+  }
   if (!from_file) {
     const auto retime_whole = [&](PlanPrograms& programs, Plan& part) {
       retime(programs, plan.cluster, programs.classes().first, part);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/error.h"
 #include "model.h"
 #include "plan/plan.h"
 #include "ranks/backend.h"
@@ -22,10 +23,21 @@ struct Measures {
 void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
             Plan& plan);
 
+/// The limit of a rank's arena.
+struct ArenaBytes {
+  int64_t bytes = 0;    // 0: none
+  std::string why;      // where it is not what was asked for
+  int64_t process = 0;  // what a rank's process takes besides, if the limit of both was asked for
+
+  /// An error of memory with `why` in front, and with the --memory that an arena of `needed` bytes
+  /// takes; the greatest number: it is not known. Any other error as it is.
+  Error refusal(const Error& e, int64_t needed) const;
+};
+
 /// Decides on casts, packed weights and copies for checkpoints, sets the times of a new plan with
-/// these, and counts the bytes of each rank, of a plan from a file anew. `limit`: bytes of a rank;
-/// 0: none; `why`: where it comes from. Throws out_of_memory where a rank needs more.
-void keep_what_fits(const PlanRequest& request, int64_t limit, const std::string& why,
-                    Measures& measures, TrainingPlan::Impl& plan);
+/// these, and counts the bytes of each rank, of a plan from a file anew. Throws out_of_memory where
+/// a rank needs more.
+void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measures& measures,
+                    TrainingPlan::Impl& plan);
 
 }  // namespace shardrun

@@ -151,16 +151,38 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
   EXPECT_NE(message(none).find("--memory 20971520 is of a rank's whole process, which takes "),
             std::string::npos)
       << describe(none);
+  EXPECT_NE(message(none).find(" besides its arena, so that nothing is left for that (--memory "),
+            std::string::npos)
+      << describe(none);
   const Outcome unit = at_.shardrun(job_ + " --memory 8");
   EXPECT_NE(message(unit).find("besides its arena; give more, with a unit, as in 8GiB"),
             std::string::npos)
       << describe(unit);
   const Outcome little = at_.shardrun(job_ + " --memory 82MiB");
   EXPECT_EQ(little.status, 2) << describe(little);
-  for (const char* text :
-       {"--memory 85983232 is of a rank's whole process", "the limit is ",
-        " besides its arena (a limit that will do is that and what a plan needs): "})
+  for (const char* text : {"--memory 85983232 is of a rank's whole process", "the limit is ",
+                           " besides its arena (--memory "})
     EXPECT_NE(message(little).find(text), std::string::npos) << text << describe(little);
+}
+
+/// Of a process that takes more by itself, too, and of a plan from a file.
+TEST_F(ProcessMemory, ARefusalNamesALimitThatWillDo) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
+  const Outcome planned =
+      at_.shardrun("plan " + job_.substr(0, job_.find(" --steps")) + " --ranks 2 -o plan.json");
+  ASSERT_EQ(planned.status, 0) << describe(planned);
+  for (const std::string call :
+       {" --memory ", " --mesh 2 --arena 1GiB --memory ", " --plan plan.json --memory "}) {
+    const Outcome little = at_.shardrun(mpi(2), job_ + call + "20MiB");
+    ASSERT_EQ(little.status, 2) << describe(little);
+    const std::string before = "(--memory ", said = message(little);
+    const size_t at = said.find(before), end = said.find(" will do): ");
+    ASSERT_LT(at, end) << describe(little);
+    ASSERT_NE(end, std::string::npos) << describe(little);
+    const std::string named = said.substr(at + before.size(), end - at - before.size());
+    const Outcome run = at_.shardrun(mpi(2), job_ + call + named);
+    EXPECT_EQ(run.status, 0) << named << describe(run);
+  }
 }
 
 /// What a search took goes back before the arena comes.
