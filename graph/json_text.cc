@@ -11,11 +11,7 @@
 namespace shardrun {
 namespace {
 
-/// Of a text that may be long.
-std::string excerpt(std::string_view text) {
-  constexpr size_t kMost = 40;
-  return text.size() <= kMost ? printable(text) : printable(text.substr(0, kMost)) + "…";
-}
+constexpr size_t kMostOfText = 40;
 
 /// The first field that stands twice in its object, and where the parser stops.
 class SecondLook : public nlohmann::json_sax<nlohmann::json> {
@@ -84,7 +80,7 @@ class SecondLook : public nlohmann::json_sax<nlohmann::json> {
       if (open.list) {
         out += str("[", open.index, "]");
       } else {
-        out += (out.empty() ? "" : ".") + excerpt(open.name);
+        out += (out.empty() ? "" : ".") + excerpt(open.name, kMostOfText);
       }
     }
     return out;
@@ -140,7 +136,7 @@ void refuse_json(const std::string& text, const std::string& origin, const char*
   const SecondLook look = look_at(text);
   SR_REQUIRE(look.number.empty(), invalid_input, origin, ": ",
              place_of(text, look.characters - std::min(look.characters, look.number.size())), ": ",
-             excerpt(look.number), " is a number that is too large");
+             excerpt(look.number, kMostOfText), " is a number that is too large");
   const std::string what = str(origin, ": is not JSON, wanted ", wanted);
   SR_REQUIRE(text.find_first_not_of(" \t\r\n") != std::string::npos, invalid_input, what,
              "; there is nothing in it");
@@ -157,7 +153,7 @@ void refuse_json(const std::string& text, const std::string& origin, const char*
     end = begin, begin = word_begin(text, begin);
   }
   fail(ErrorKind::invalid_input, what, "; at ", place_of(text, begin), " stands '",
-       excerpt(std::string_view(text).substr(begin, end - begin)), "'");
+       excerpt(std::string_view(text).substr(begin, end - begin), kMostOfText), "'");
 }
 
 void check_fields(const std::string& text, const std::string& origin) {

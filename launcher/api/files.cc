@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/files/input_file.h"
 #include "base/files/output_file.h"
+#include "base/printable.h"
 #include "checkpoint/weights.h"
 #include "exec/data/data.h"
 #include "graph/json_text.h"
@@ -80,6 +81,11 @@ std::string read_input(const NamedFile& file, const std::string& wanted, int64_t
 
 void check_json(const std::string& text, const std::string& origin, const std::string& wanted) {
   at_boundary([&] { (void)parse_json<nlohmann::json>(text, origin, wanted.c_str()); });
+}
+
+std::string shortened(const std::string& text) {
+  constexpr size_t kMost = 80;
+  return excerpt(text, kMost);
 }
 
 std::vector<std::string> model_files(const OnnxModel& model) {

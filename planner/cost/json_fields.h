@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace shardrun {
 
@@ -96,12 +97,11 @@ class Fields {
   }
 
   [[noreturn]] void wrong(const std::string& name, const Json& got, const char* wanted) const {
-    std::string text = got.dump();
-    if (text.size() > 40) text = text.substr(0, 40) + "…";
     std::string place = place_ + name;
     if (!place.empty() && place.back() == '.') place.pop_back();
     fail(ErrorKind::invalid_input, origin_, ": ",
-         place.empty() ? "the file" : "field '" + place + "'", " is ", text, ", wanted ", wanted);
+         place.empty() ? "the file" : "field '" + place + "'", " is ", excerpt(got.dump(), 40),
+         ", wanted ", wanted);
   }
 
  private:

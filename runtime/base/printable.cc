@@ -63,6 +63,17 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string excerpt(std::string_view text, size_t most) {
+  if (text.size() <= most) return printable(text);
+  constexpr size_t kMostOfLetter = 4;  // bytes in UTF-8
+  const auto continues = [&](size_t at) {
+    return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80;
+  };
+  size_t end = most;
+  while (end > 0 && most - end < kMostOfLetter && continues(end)) --end;
+  return printable(text.substr(0, end)) + "…";
+}
+
 bool is_printable(std::string_view text) {
   const auto plain = [](unsigned char c) { return c >= 0x20 && c < 0x7f; };
   return std::all_of(text.begin(), text.end(), plain) || printable(text) == text;

@@ -1,6 +1,7 @@
 // Text that comes from files, such as names in a model, as people may see it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -12,5 +13,8 @@ namespace shardrun {
 /// already: printable(printable(t)) == printable(t).
 std::string printable(std::string_view text);
 bool is_printable(std::string_view text);  // as it is
+
+/// printable(text); of a text of more than `most` bytes the whole letters among these, and "…".
+std::string excerpt(std::string_view text, size_t most);
 
 }  // namespace shardrun

@@ -35,5 +35,16 @@ TEST(Printable, WhatIsShownStays) {
   }
 }
 
+TEST(Printable, AnExcerptHasWholeLetters) {
+  EXPECT_EQ(excerpt("größe", 7), "größe");  // 7 bytes
+  EXPECT_EQ(excerpt("größe", 6), "größ…");
+  EXPECT_EQ(excerpt("größe", 5), "grö…");
+  EXPECT_EQ(excerpt("größe", 3), "gr…");
+  EXPECT_EQ(excerpt("😀😀", 7), "😀…");
+  EXPECT_EQ(excerpt("\x1b[31m", 1), "\\x1b…");
+  EXPECT_EQ(excerpt(std::string("a\0b", 3), 2), "a\\x00…");
+  EXPECT_EQ(excerpt(std::string(9, '\x80'), 8).size(), 4 * 4 + std::string("…").size());
+}
+
 }  // namespace
 }  // namespace shardrun

@@ -132,6 +132,8 @@ void add_npz(BadFiles& files) {
   add("an array that is a text", npz({{"x", "a text that is long enough"}, {"y", kY}}),
       {"array 'x': is no npy file"});
   add("names twice", npz({{"x", kX}, {"x", kX}, {"y", kY}}), {"has two arrays 'x'"});
+  add("a name that a sentence would end at", npz({{std::string("x\0z", 3), kX}, {"y", kY}}),
+      {"no array 'x'; it has 'x\\x00z', 'y'"});
   add("no array of the name", npz({{"z", kX}, {"y", kY}}), {"no array 'x'; it has 'z', 'y'"});
   add("a class that is not there",
       npz({{"x", kX}, {"y", npy("<i8", "(4,)", bytes_of(std::vector<int64_t>{0, 1, 9, 3}))}}),

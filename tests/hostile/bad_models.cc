@@ -87,6 +87,16 @@ void add_graphs(BadFiles& files) {
       {"node 0 'Add_0'", "Frobnicate"});
   add("a domain of nobody", [](auto& b) { b.graph().mutable_node(0)->set_domain("evil"); },
       {"node 0 'Add_0'", "evil::Add"});
+  add("a name that a sentence would end at",
+      [](auto& b) { b.graph().mutable_node(0)->set_op_type(std::string("Frob\0nicate", 11)); },
+      {"name 'Frob\\x00nicate' has a byte of 0"});
+  add("an attribute that a sentence would end at",
+      [](auto& b) {
+        b.node("Einsum", {"x", "w"}, {"e"});
+        set_string(*b.graph().mutable_node(1), "equation", std::string("i,\0->i", 6));
+        b.output("e");
+      },
+      {"node 1 'Einsum_1'", "'i,\\x00->i'"});
   add("an attribute of nobody", [](auto& b) { set_int(*b.graph().mutable_node(0), "axis", 1); },
       {"node 0 'Add_0'", "'axis'"});
   add("an input that is made nowhere",

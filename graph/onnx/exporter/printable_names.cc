@@ -3,13 +3,18 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "base/printable.h"
 
 namespace shardrun::importer {
 namespace {
 
+constexpr size_t kMostOfName = 80;
+
 void fix(std::string* name) {
-  if (is_printable(*name) || name->find('\0') != std::string::npos) return;
+  if (is_printable(*name)) return;
+  SR_REQUIRE(name->find('\0') == std::string::npos, invalid_input, "name '",
+             excerpt(*name, kMostOfName), "' has a byte of 0");
   *name = printable(*name);
 }
 

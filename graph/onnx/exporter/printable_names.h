@@ -6,8 +6,8 @@
 namespace shardrun::importer {
 
 /// Replaces every name in `model` (of values, nodes, operators, domains, symbolic dims) that a
-/// terminal would act on by printable(name), wherever it stands. Names with a NUL stay, to be
-/// refused.
+/// terminal would act on by printable(name), wherever it stands. Throws invalid_input: a name with
+/// a byte of 0, at which what is said of it would end.
 void make_names_printable(::onnx::ModelProto& model);
 
 }  // namespace shardrun::importer

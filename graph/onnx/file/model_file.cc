@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "base/printable.h"
 #include "graph/onnx/exporter/printable_names.h"
 #include "graph/onnx/file/mapped_file.h"
 
@@ -195,13 +196,12 @@ Contents::Contents(const StoredTensor& tensor) {
 
 void check_name(const std::string& name, const std::string& what) {
   SR_REQUIRE(!name.empty(), invalid_input, what, " has no name");
-  SR_REQUIRE(name.find('\0') == std::string::npos, invalid_input, what, " has a name with a NUL");
   check_length(name, what);
 }
 
 void check_length(const std::string& name, const std::string& what) {
   SR_REQUIRE(name.size() <= kLongestName, invalid_input, what, " has a name of ", name.size(),
-             " bytes, '", name.substr(0, 40), "…', wanted at most ", kLongestName);
+             " bytes, '", excerpt(name, 40), "', wanted at most ", kLongestName);
 }
 
 namespace {
@@ -256,7 +256,7 @@ void store_external(StoredTensor& out, const ::onnx::TensorProto& proto, const S
   std::map<std::string, std::string> keys;
   for (const auto& entry : proto.external_data()) {
     SR_REQUIRE(keys.emplace(entry.key(), entry.value()).second, invalid_input, context,
-               ": external data names '", entry.key(), "' twice");
+               ": external data names '", printable(entry.key()), "' twice");
   }
   try {
     const int64_t count = element_count(out.type.shape), wanted = count * type.bytes;

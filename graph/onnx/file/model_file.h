@@ -43,7 +43,7 @@ class Contents {
   const char* bytes_ = nullptr;
 };
 
-/// Throws invalid_input unless `name` can name a value: it has letters, not too many, and no NUL.
+/// Throws invalid_input unless `name` can name a value: it has letters, and not too many.
 /// `what` begins the message: "initialiser 3".
 void check_name(const std::string& name, const std::string& what);
 /// The number of letters alone, of names that may be empty.

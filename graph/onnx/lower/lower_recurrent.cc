@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "base/printable.h"
 #include "graph/onnx/lower/lowering.h"
 
 namespace shardrun::importer {
@@ -183,7 +184,8 @@ class Recurrence {
     std::vector<std::string> named;
     for (const std::string& name : c_.find("activations")->strings()) {
       if (ops.count(name) == 0)
-        c_.refuse_attr("activations", "supported are Relu, Sigmoid and Tanh, this has " + name);
+        c_.refuse_attr("activations",
+                       "supported are Relu, Sigmoid and Tanh, this has " + printable(name));
       named.push_back(ops.at(name));
     }
     SR_REQUIRE(named.size() == activations_.size(), invalid_input, "attribute activations names ",

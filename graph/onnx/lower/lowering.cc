@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/printable.h"
 #include "graph/onnx/lower/advice.h"
 
 namespace shardrun::importer {
@@ -86,7 +87,7 @@ std::string NodeContext::attr_s(const char* name, const std::string& otherwise) 
   const auto* attribute = find(name);
   if (attribute == nullptr) return otherwise;
   check_kind(*attribute, ::onnx::AttributeProto::STRING);
-  return attribute->s();
+  return printable(attribute->s());
 }
 
 std::vector<int64_t> NodeContext::attr_ints(const char* name) const {
@@ -107,7 +108,7 @@ void NodeContext::refuse_attr(const char* name, const std::string& advice) const
   const auto* attribute = find(name);
   std::string value;
   if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::STRING)
-    value = "='" + attribute->s() + "'";
+    value = "='" + printable(attribute->s()) + "'";
   if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::INT)
     value = str("=", attribute->i());
   if (attribute != nullptr && attribute->type() == ::onnx::AttributeProto::FLOAT)

@@ -45,8 +45,8 @@ class NodeContext {
   bool has_attr(const char* name) const { return find(name) != nullptr; }
   int64_t attr_i(const char* name, int64_t otherwise) const;
   double attr_f(const char* name, double otherwise) const;
-  std::string attr_s(const char* name, const std::string& otherwise) const;
-  std::vector<int64_t> attr_ints(const char* name) const;  // empty if absent
+  std::string attr_s(const char* name, const std::string& otherwise) const;  // as it may be shown
+  std::vector<int64_t> attr_ints(const char* name) const;                    // empty if absent
   std::vector<float> attr_floats(const char* name) const;
   const ::onnx::AttributeProto* find(const char* name) const;  // null if absent
   void ignore(const char* name) const { find(name); }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "graph/json_text.h"
 #include "option_json.h"
 
@@ -14,9 +15,7 @@ namespace {
 using nlohmann::json;
 
 [[noreturn]] void wrong(const std::string& where, const json& got, const char* wanted) {
-  std::string text = got.dump();
-  if (text.size() > 40) text = text.substr(0, 40) + "…";
-  fail(ErrorKind::invalid_input, where, " is ", text, ", wanted ", wanted);
+  fail(ErrorKind::invalid_input, where, " is ", excerpt(got.dump(), 40), ", wanted ", wanted);
 }
 
 void read(const json& item, const std::string& where, std::string& out) {

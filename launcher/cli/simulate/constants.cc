@@ -62,15 +62,6 @@ const NamedConstant& constant_named(const std::string& name) {
 
 }  // namespace
 
-std::string shortened(const std::string& text) {
-  constexpr size_t kMost = 80;
-  return text.size() <= kMost ? text : text.substr(0, kMost) + "…";
-}
-
-std::string quoted(const std::string& text) {
-  return Json(shortened(text)).dump(-1, ' ', true, Json::error_handler_t::replace);
-}
-
 std::vector<std::string> constant_names() {
   std::vector<std::string> out;
   for (const NamedConstant& constant : kConstants) out.emplace_back(constant.name);

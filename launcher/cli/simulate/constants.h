@@ -9,11 +9,6 @@
 
 namespace shardrun::cli {
 
-/// What a file says, as a sentence has it: the first 80 bytes.
-std::string shortened(const std::string& text);
-/// The same in quotes, with all but ASCII written out, for what is printed as it is.
-std::string quoted(const std::string& text);
-
 /// In the order in which they are fitted where rows are few: dispatch_us, products, memory, within,
 /// outside, latency, between; and behind them backward, which is fitted where it is asked for.
 std::vector<std::string> constant_names();

@@ -9,6 +9,7 @@
 #include "loaded.h"
 #include "option_flags.h"
 #include "screen/work_line.h"
+#include "shardrun/input.h"
 #include "shardrun/simulate.h"
 #include "simulate/constants.h"
 #include "simulate/weak_scaling.h"
@@ -60,9 +61,9 @@ void take_constants(const std::string& path, const std::string& cluster, bool te
   }
   if (tells && !file.cluster.empty() && file.cluster != cluster) {
     std::fprintf(stderr,
-                 "note: --constants: '%s' was fitted with --cluster %s: its factors are of "
+                 "note: --constants: '%s' was fitted with --cluster '%s': its factors are of "
                  "that one's figures\n",
-                 path.c_str(), quoted(file.cluster).c_str());
+                 path.c_str(), shortened(file.cluster).c_str());
   }
   const std::optional<double> dispatch = request.constants.dispatch_us;
   request.constants = file.constants;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/crc32c.h"
+#include "base/printable.h"
 #include "graph/json_text.h"
 
 namespace shardrun {
@@ -103,9 +104,8 @@ class Fields {
 
  private:
   [[noreturn]] static void wrong(const std::string& where, const Json& got, const char* wanted) {
-    std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (text.size() > 40) text = text.substr(0, 40) + "…";
-    fail(ErrorKind::invalid_input, where, " is ", text, ", wanted ", wanted);
+    const std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
+    fail(ErrorKind::invalid_input, where, " is ", excerpt(text, 40), ", wanted ", wanted);
   }
 
   const Json& object_;

@@ -44,11 +44,7 @@ std::string_view dict_value(std::string_view header, std::string_view key,
   fail(ErrorKind::invalid_input, name, ": the npy header has no '", key, "'");
 }
 
-/// Of a header, which may be long.
-std::string shown(std::string_view text) {
-  constexpr size_t kMost = 80;
-  return text.size() <= kMost ? printable(text) : printable(text.substr(0, kMost)) + "…";
-}
+constexpr size_t kMostOfHeader = 80;  // of a header
 
 Shape parse_shape(std::string_view text, const std::string& name) {
   SR_REQUIRE(!text.empty() && text.front() == '(', invalid_input, name,
@@ -65,11 +61,11 @@ Shape parse_shape(std::string_view text, const std::string& name) {
     int64_t dim = 0;
     const auto [end, error] = std::from_chars(list.data(), list.data() + list.size(), dim);
     SR_REQUIRE(error == std::errc() && dim >= 0, invalid_input, name, ": the npy header's shape ",
-               shown(text.substr(0, close + 1)), " is not of whole numbers");
+               excerpt(text.substr(0, close + 1), kMostOfHeader), " is not of whole numbers");
     list.remove_prefix(static_cast<size_t>(end - list.data()));
     if (!list.empty() && list.front() == 'L') list.remove_prefix(1);  // Python 2 wrote 3L
     SR_REQUIRE(list.empty() || list.front() == ',' || list.front() == ' ', invalid_input, name,
-               ": the npy header's shape ", shown(text.substr(0, close + 1)),
+               ": the npy header's shape ", excerpt(text.substr(0, close + 1), kMostOfHeader),
                " is not of whole numbers");
     SR_REQUIRE(std::ssize(shape) < kMostNpyRank, invalid_input, name,
                ": the npy header's shape has more than ", kMostNpyRank, " dims");
@@ -162,7 +158,8 @@ class Zip {
     entry.stored = little<uint32_t>(p + 20);
     entry.size = little<uint32_t>(p + 24);
     entry.offset = little<uint32_t>(p + 42);
-    entry.name.assign(reinterpret_cast<const char*>(p) + 46, static_cast<size_t>(name_bytes));
+    entry.name =
+        printable({reinterpret_cast<const char*>(p) + 46, static_cast<size_t>(name_bytes)});
     read_zip64_extra(p + 46 + name_bytes, extra_bytes, entry);
     entries_.push_back(std::move(entry));
     return next;
@@ -281,7 +278,7 @@ StoredArray parse_npy(const unsigned char* data, int64_t size, std::shared_ptr<c
   const size_t close = descr.find(descr.front(), 1);
   SR_REQUIRE(close != std::string_view::npos, invalid_input, name,
              ": the npy header's descr has no end");
-  array.format = shown(descr.substr(1, close - 1));
+  array.format = excerpt(descr.substr(1, close - 1), kMostOfHeader);
   array.shape = parse_shape(dict_value(header, "shape", name), name);
   const bool fortran = dict_value(header, "fortran_order", name).starts_with("True");
 

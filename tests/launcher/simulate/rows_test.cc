@@ -260,6 +260,10 @@ TEST(Rows, AreRefusedByLineAndField) {
     EXPECT_NE(place, std::string::npos);
     return text.replace(place, from.size(), to);
   };
+  std::string letters(1, 'x');  // the 80th byte is the second of a letter
+  for (int i = 0; i < 60; ++i) letters += "ö";
+  refused(changed("note", letters + "," + letters),
+          "bad.csv:1: column '" + letters.substr(0, 79) + "…' is there twice");
   refused("", "--rows: 'bad.csv': has no rows");
   refused("\n\n", "--rows: 'bad.csv': has no rows");
   refused(changed("layers", "depth"), "bad.csv:1: there is no column 'layers' in 'note,gpus,");

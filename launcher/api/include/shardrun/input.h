@@ -12,5 +12,8 @@ std::string read_input(const NamedFile& file, const std::string& wanted, int64_t
 /// no object has a field twice, no text has a byte of 0, and lists and objects are nested no deeper
 /// than 64.
 void check_json(const std::string& text, const std::string& origin, const std::string& wanted);
+/// What a file says, as a sentence may show it: the letters among its first 80 bytes, of which none
+/// acts on a terminal.
+std::string shortened(const std::string& text);
 
 }  // namespace shardrun
