@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "annotations/annotated.h"
+#include "base/printable.h"
 #include "error_context.h"
 #include "plan/micro_batches.h"
 #include "plan/plan.h"
@@ -133,7 +134,8 @@ PlanSession::Price PlanSession::price() {
 void PlanSession::apply(const std::string& action) {
   at_boundary([&] {
     const std::optional<Action> known = impl_->game->action_of(action);
-    SR_REQUIRE(known, invalid_input, "action '", action,
+    constexpr size_t kMost = 80;
+    SR_REQUIRE(known, invalid_input, "action '", excerpt(action, kMost),
                "' is none of this game; its actions are those that a state lists");
     SR_REQUIRE(impl_->game->apply(*known), invalid_input, "action '", action,
                "' changes nothing here: what it cuts is cut along that axis already, or the mesh "

@@ -6,6 +6,7 @@
 
 #include "command.h"
 #include "option_flags.h"
+#include "shardrun/input.h"
 #include "shardrun/play.h"
 
 namespace shardrun::cli {
@@ -73,9 +74,24 @@ bool answer(PlanSession& session, const std::string& text) {
     say(report_json(session));
     return command == "report";
   } else if (command != "state") {
-    refuse_request("field 'command' is '" + command + "'; wanted " + kCommands);
+    refuse_request("field 'command' is '" + shortened(command) + "'; wanted " + kCommands);
   }
   say(state_json(session));
+  return true;
+}
+
+/// The next line of standard input; false: there is none. Throws Failure(call): it has no end.
+bool next_line(std::string& line, int64_t number) {
+  constexpr size_t kMostBytes = 1 << 20;
+  line.clear();
+  int c = std::cin.get();
+  if (c == std::char_traits<char>::eof()) return false;
+  for (; c != std::char_traits<char>::eof() && c != '\n'; c = std::cin.get()) {
+    if (line.size() == kMostBytes)
+      refuse_request("line " + std::to_string(number) + " of standard input has more than " +
+                     std::to_string(kMostBytes) + " bytes, wanted a JSON object");
+    line += static_cast<char>(c);
+  }
   return true;
 }
 
@@ -86,7 +102,7 @@ int run_play(World& world, Arguments& args) {
   PlanSession session(world, model, args.plan);
   say(state_json(session));
   std::string line;
-  for (int64_t number = 1; std::getline(std::cin, line); ++number) {
+  for (int64_t number = 1; next_line(line, number); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     try {
       if (!answer(session, line)) break;

@@ -99,6 +99,14 @@ TEST_F(Play, BadLines) {
   EXPECT_TRUE(said[bad.size() + 3].contains("report"));
 }
 
+/// Memory is not taken for what has no end.
+TEST_F(Play, EndsAtALineWithoutAnEnd) {
+  const Outcome outcome = folder_.shardrun("play gpt.onnx --mesh 2 < /dev/zero");
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(message(outcome),
+            "line 1 of standard input has more than 1048576 bytes, wanted a JSON object");
+}
+
 TEST_F(Play, RefusesWhatIsNoGame) {
   for (const auto& [flags, why] : std::map<std::string, std::string>{
            {"--mesh auto", "--mesh auto: a game is played on one mesh"},
