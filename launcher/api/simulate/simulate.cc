@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <set>
 
+#include "base/round_up.h"
 #include "choices.h"
 #include "measure/cluster.h"
 #include "plan/plan.h"
@@ -315,12 +315,15 @@ double Resimulation::seconds(const SimulateConstants& constants, int micro_batch
   });
 }
 
-int64_t cluster_devices(World& world, const std::string& cluster) {
+std::string cluster_of_devices(const std::string& cluster, int64_t devices) {
   return at_boundary([&] {
-    PlanRequest request;
-    request.cluster = cluster;
-    const Cluster found = planned_cluster(world, request, 1);
-    return found.oversubscribes ? std::numeric_limits<int64_t>::max() : found.size();
+    const Cluster one = find_cluster(cluster, 1);
+    const bool is_here = cluster.empty() || cluster == "host";
+    if (is_here || one.oversubscribes || devices <= one.size()) return cluster;
+    (void)find_cluster(cluster, devices);  // refuses a file
+    const std::string factors = cluster.substr(std::min(cluster.find(','), cluster.size()));
+    const std::string name = cluster.substr(0, cluster.size() - factors.size());
+    return str(name.substr(0, name.find(':')), ":", divide_up(devices, one.devices), factors);
   });
 }
 

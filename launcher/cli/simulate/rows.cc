@@ -195,27 +195,25 @@ std::vector<MeasuredRow> read_rows(const NamedFile& file) {
 }
 
 SimulatedRows::SimulatedRows(World& world, RowSettings settings)
-    : world_(world),
-      settings_(std::move(settings)),
-      devices_(cluster_devices(world, settings_.cluster)) {}
-
-/// "h100,memory=2x" for 16 GPUs: "h100:2,memory=2x".
-std::string SimulatedRows::cluster_of(const MeasuredRow& row) const {
-  std::string out = settings_.cluster;
-  if (row.gpus <= devices_) return out;
-  const int64_t nodes = (row.gpus + devices_ - 1) / devices_;
-  return out.insert(std::min(out.find(','), out.size()), ":" + std::to_string(nodes));
+    : world_(world), settings_(std::move(settings)) {
+  (void)cluster_of(1);
 }
 
-std::string SimulatedRows::plan_key(const MeasuredRow& r) const {
-  std::string out = cluster_of(r) + (r.micro_batches == 1 ? " once" : "");
+std::string SimulatedRows::cluster_of(int64_t gpus) {
+  const auto known = clusters_.find(gpus);
+  if (known != clusters_.end()) return known->second;
+  return clusters_.emplace(gpus, cluster_of_devices(settings_.cluster, gpus)).first->second;
+}
+
+std::string SimulatedRows::plan_key(const MeasuredRow& r) {
+  std::string out = cluster_of(r.gpus) + (r.micro_batches == 1 ? " once" : "");
   for (int64_t value :
        {r.micro_batch, r.hidden, r.heads, r.layers, r.sequence, r.vocabulary, r.tp, r.dp})
     out += " " + std::to_string(value);
   return out;
 }
 
-std::string SimulatedRows::key(const MeasuredRow& row) const {
+std::string SimulatedRows::key(const MeasuredRow& row) {
   return plan_key(row) + " " + std::to_string(row.pp);
 }
 
@@ -230,7 +228,7 @@ const ModelAndPlan& SimulatedRows::planned(const MeasuredRow& row) {
   options.batch = row.micro_batch * row.dp, options.dtype = settings_.dtype;
   options.accumulate = row.micro_batches == 1 ? 1 : 2;  // more of them run the same program
   PlanRequest request;
-  request.cluster = cluster_of(row), request.with_evaluation = false;
+  request.cluster = cluster_of(row.gpus), request.with_evaluation = false;
   request.memory_bytes = kAnyMemory;
   request.ranks = static_cast<int>(row.dp * row.tp);
   set_mesh(row, request);

@@ -48,14 +48,14 @@ class SimulatedRows {
                                    const SimulateConstants& constants);
 
  private:
-  std::string cluster_of(const MeasuredRow& row) const;
-  std::string plan_key(const MeasuredRow& row) const;
-  std::string key(const MeasuredRow& row) const;
+  std::string cluster_of(int64_t gpus);
+  std::string plan_key(const MeasuredRow& row);
+  std::string key(const MeasuredRow& row);
   const ModelAndPlan& planned(const MeasuredRow& row);
 
   World& world_;
   RowSettings settings_;
-  int64_t devices_ = 0;  // of a node
+  std::map<int64_t, std::string> clusters_;  // by GPUs
   std::vector<std::string> left_out_;
   std::map<std::string, ModelAndPlan> plans_;
   std::map<std::string, Resimulation> simulations_;  // of a plan and stages

@@ -300,6 +300,30 @@ TEST(Rows, AreRefusedByLineAndField) {
   refused(good, "--fit: 'memory' is there twice", "--fit 'products, memory ,memory'");
 }
 
+/// A file has the nodes that it says; a built-in cluster has as many as a row's GPUs need.
+TEST(Rows, OfMoreGpusThanTheClusterHas) {
+  Workspace at;
+  std::vector<Row> rows = kRows;
+  rows[0] = {512, 1, 8, 4, 1, 2};  // 32 GPUs
+  at.write("rows.csv", csv(rows, made_rows()));
+  const std::string call = "calibrate --assume megatron --rows rows.csv --fit products --cluster ";
+  const Outcome two = at.shardrun(call + "a100-80:2,memory=2x");
+  EXPECT_EQ(two.status, 0) << describe(two);
+  EXPECT_EQ(two.err.find("left out"), std::string::npos) << describe(two);
+
+  simulated(at, kRows[0], "");  // writes the model
+  ASSERT_EQ(at.shardrun("plan m512.onnx --cluster a100-80 --ranks 2 -o p.json").status, 0);
+  Json cluster = Json::parse(at.read("p.json"))["cluster"];
+  cluster["nodes"] = 2;
+  at.write("two.json", cluster.dump());
+  const Outcome file = at.shardrun(call + "two.json");
+  EXPECT_EQ(file.status, 0) << describe(file);
+  EXPECT_NE(file.err.find("left out: rows.csv:2: two.json: fields 'nodes' and 'devices' are 2 and "
+                          "8, wanted 32 devices for as many ranks; let 'nodes' be 4"),
+            std::string::npos)
+      << describe(file);
+}
+
 TEST(Rows, ConstantsAreRefusedByFileAndField) {
   Workspace at;
   ASSERT_EQ(at.shardrun("model gpt --layers 2 --hidden 32 --heads 2 --vocab 64 --context 16 "

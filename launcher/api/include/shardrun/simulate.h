@@ -66,8 +66,8 @@ struct SimulateReport {
 PlanRequest request_of_stage(World& world, const PlanRequest& request,
                              const SimulateRequest& simulated);
 
-/// Throws Failure(call) where the model's layers, or its micro-batches, do not go into the request's
-/// stages, whatever the plan.
+/// Throws Failure(call) where the model's layers, or its micro-batches, do not go into the
+/// request's stages, whatever the plan.
 void check_stages(const Model& model, const SimulateRequest& request);
 
 /// Throws Failure(call): a request that cannot be met, named.
@@ -92,8 +92,9 @@ class Resimulation {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Devices of a cluster as --cluster names it; no end of them where ranks share them. Throws
-/// Failure(call).
-int64_t cluster_devices(World& world, const std::string& cluster);
+/// A cluster as --cluster names it, of as many nodes as `devices` take: "h100:2,memory=2x" for
+/// "h100,memory=2x" and 9 to 16 of them; itself where it has so many. Throws Failure(call), also
+/// for a file of fewer.
+std::string cluster_of_devices(const std::string& cluster, int64_t devices);
 
 }  // namespace shardrun
