@@ -6,18 +6,22 @@
 #include "base/error.h"
 
 namespace shardrun {
+namespace {
+
+/// With longer and shorter times the figures would be no numbers.
+constexpr double kLeastSeconds = 3.6e-3, kMostSeconds = 3.6e12;
+
+}  // namespace
 
 Goodput goodput(const Failures& f, int64_t ranks) {
-  const auto positive = [](double x) { return std::isfinite(x) && x > 0; };
-  const auto not_negative = [](double x) { return std::isfinite(x) && x >= 0; };
-  SR_REQUIRE(positive(f.mtbf), invalid_input, "--mtbf is ", f.mtbf / 3600,
-             " hours, wanted more than 0");
-  SR_REQUIRE(positive(f.checkpoint), invalid_input, "--checkpoint-minutes is ", f.checkpoint / 60,
-             ", wanted more than 0");
-  SR_REQUIRE(not_negative(f.stall), invalid_input, "--checkpoint-stall is ", f.stall,
-             " s, wanted 0 or more");
-  SR_REQUIRE(not_negative(f.restart), invalid_input, "--restart-minutes is ", f.restart / 60,
-             ", wanted 0 or more");
+  const auto wanted = [](double seconds, double least, const char* flag, double unit) {
+    SR_REQUIRE(seconds >= least && seconds <= kMostSeconds, invalid_input, flag, " is ",
+               seconds / unit, ", wanted ", least / unit, " to ", kMostSeconds / unit);
+  };
+  wanted(f.mtbf, kLeastSeconds, "--mtbf", 3600);
+  wanted(f.checkpoint, kLeastSeconds, "--checkpoint-minutes", 60);
+  wanted(f.stall, 0, "--checkpoint-stall", 1);
+  wanted(f.restart, 0, "--restart-minutes", 60);
   const double rate = static_cast<double>(ranks) / f.mtbf;
   Goodput out;
   out.seconds_to_failure = 1 / rate;

@@ -21,8 +21,8 @@ struct Goodput {
 
 /// A stretch of training between two checkpoints is begun anew after each failure within it or
 /// within a restart: its mean time is (e^(r (checkpoint + stall)) - 1) e^(r restart) / r for a rate
-/// r of failures of all ranks (Daly, 2006, eq. 13). Throws invalid_input: a time that is negative,
-/// or mtbf or checkpoint that is not above 0.
+/// r of failures of all ranks (Daly, 2006, eq. 13). Throws invalid_input: a time that is negative
+/// or above 3.6e12, or mtbf or checkpoint below 3.6e-3.
 Goodput goodput(const Failures& failures, int64_t ranks);
 
 }  // namespace shardrun

@@ -19,11 +19,14 @@ namespace {
 
 constexpr double kGraphLaunch = 10e-6;  // s: recalled, of a CUDA graph
 constexpr int kChunks = 2;
+// Of what a call gives: beyond these a step's time would be no number.
+constexpr double kMostTimes = 1e6, kMostDispatch = 1e9;  // us
+constexpr int kMostDraws = 1'000'000;
 
 void check_constants(const SimulateConstants& c) {
   const double dispatch = c.dispatch_us.value_or(0);
-  SR_REQUIRE(std::isfinite(dispatch) && dispatch >= 0, invalid_input, "--dispatch-us is ", dispatch,
-             ", wanted 0 or more");
+  SR_REQUIRE(dispatch >= 0 && dispatch <= kMostDispatch, invalid_input, "--dispatch-us is ",
+             dispatch, ", wanted 0 to 1e9");
   for (const auto& [name, factor] :
        {std::pair("backward", c.backward), std::pair("products", c.products),
         std::pair("outside", c.outside), std::pair("memory", c.memory),
@@ -62,12 +65,12 @@ void check_request(const SimulateRequest& r, int64_t ranks) {
   wanted(r.stages >= 1, "--stages", r.stages, "1 or more");
   wanted(r.chunks.value_or(kChunks) >= 2, "--chunks", r.chunks.value_or(kChunks), "2 or more");
   check_constants(r.constants);
-  wanted(std::isfinite(r.input_gb_s) && r.input_gb_s > 0, "--input-rate", r.input_gb_s,
-         "more than 0");
-  wanted(std::isfinite(r.overlap_slowdown) && r.overlap_slowdown >= 1, "--beside",
-         r.overlap_slowdown, "1 or more");
+  wanted(r.input_gb_s >= 1 / kMostTimes && r.input_gb_s <= kMostTimes, "--input-rate", r.input_gb_s,
+         "1e-6 to 1e6");
+  wanted(r.overlap_slowdown >= 1 && r.overlap_slowdown <= kMostTimes, "--beside",
+         r.overlap_slowdown, "1 to 1e6");
   wanted(r.jitter >= 0 && r.jitter < 1, "--jitter", r.jitter, "0 or more, and less than 1");
-  wanted(r.draws >= 2, "--draws", r.draws, "2 or more");
+  wanted(r.draws >= 2 && r.draws <= kMostDraws, "--draws", r.draws, "2 to 1000000");
   for (const auto& [rank, factor] : r.slow) {
     SR_REQUIRE(rank >= 0 && (ranks == 0 || rank < ranks), invalid_input, "--slow ", rank, "=",
                factor, ": there is no such rank, they are 0 to ", ranks - 1);

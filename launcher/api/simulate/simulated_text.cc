@@ -210,8 +210,9 @@ std::string simulated_json(const Simulated& of) {
     all["jitter"] = {{"p50_seconds", of.jitter->first}, {"p95_seconds", of.jitter->second}};
   if (of.goodput) {
     all["goodput"] = {{"fraction", of.goodput->fraction},
-                      {"seconds_to_failure", of.goodput->seconds_to_failure},
-                      {"best_checkpoint_seconds", of.goodput->best_checkpoint}};
+                      {"seconds_to_failure", of.goodput->seconds_to_failure}};
+    if (of.goodput->best_checkpoint > 0)
+      all["goodput"]["best_checkpoint_seconds"] = of.goodput->best_checkpoint;
   }
   return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

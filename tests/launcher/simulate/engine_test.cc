@@ -111,8 +111,16 @@ TEST(Goodput, IsLlamas) {
   EXPECT_NEAR(out.seconds_to_failure / 3600, 49.5, 0.1);
   EXPECT_LT(goodput({mtbf, 30 * 60, 60, 10 * 60}, 1024).fraction, out.fraction);
   EXPECT_LT(goodput({mtbf, 30 * 60, 0, 10 * 60}, 16384).fraction, out.fraction);
-  EXPECT_THROW(goodput({0, 1800, 0, 600}, 8), Error);
-  EXPECT_THROW(goodput({mtbf, 1800, 0, -1}, 8), Error);
+  for (const Failures& f : {Failures{0, 1800, 0, 600},
+                            {mtbf, 1800, 0, -1},
+                            {1e-320, 1800, 0, 600},
+                            {1e300, 1e-300, 0, 600},
+                            {mtbf, 1800, 1e300, 600}})
+    EXPECT_THROW(goodput(f, 8), Error) << f.mtbf;
+  for (const double least : {3.6e-3, 3.6e12}) {
+    const Goodput far = goodput({least, least, 3.6e12, 3.6e12}, 1 << 20);
+    EXPECT_TRUE(far.fraction >= 0 && far.fraction <= 1) << least;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -213,6 +214,17 @@ TEST_F(SimulatedSteps, JitterIsSeeded) {
 }
 
 /// More stages and the same ranks a stage: a stage has fewer layers, and waits for others.
+/// Where training waits for no checkpoint, the more of them the better.
+TEST_F(SimulatedSteps, ABestIntervalIsOfCheckpointsThatTakeTime) {
+  SimulateRequest request;
+  request.mtbf_hours = 50'000;
+  const Json free = simulated("a100-80", "dp", "4", 1, request).json["goodput"];
+  EXPECT_FALSE(free.contains("best_checkpoint_seconds")) << free;
+  request.checkpoint_stall_seconds = 8;
+  const Json stalls = simulated("a100-80", "dp", "4", 1, request).json["goodput"];
+  EXPECT_NEAR(stalls.at("best_checkpoint_seconds"), std::sqrt(2 * 8 * 50'000 * 3600.0 / 4), 1);
+}
+
 TEST_F(SimulatedSteps, StagesAreSharedOut) {
   const double alone = simulated("a100-80", "dp", "2", 8, SimulateRequest()).report.seconds;
   for (const char* schedule : {"1f1b", "interleaved"}) {
@@ -419,7 +431,12 @@ TEST_F(SimulatedSteps, RefuseWhatCannotBe) {
   refused([](auto& r) { r.assume = "deepspeed"; }, 1, "'deepspeed', wanted megatron");
   refused([](auto& r) { r.jitter = -1; }, 1, "--jitter");
   refused([](auto& r) { r.overlap_slowdown = 0.5; }, 1, "--beside");
-  refused([](auto& r) { r.mtbf_hours = -1; }, 1, "--mtbf");
+  refused([](auto& r) { r.mtbf_hours = -1; }, 1, "--mtbf is -1, wanted 1e-06 to 1e+09");
+  refused([](auto& r) { r.overlap_slowdown = 1e308; }, 1, "--beside is 1e+308, wanted 1 to 1e6");
+  refused([](auto& r) { r.input_gb_s = 1e-320; }, 1,
+          "--input-rate is 9.99989e-321, wanted 1e-6 to");
+  refused([](auto& r) { r.constants.dispatch_us = 1e308; }, 1, "--dispatch-us is 1e+308, wanted 0");
+  refused([](auto& r) { r.draws = 2'000'000'000; }, 1, "--draws is 2e+09, wanted 2 to 1000000");
 }
 
 /// Models and clusters that nobody measured: more to do takes longer, faster links do not.
