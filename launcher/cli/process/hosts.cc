@@ -45,10 +45,13 @@ bool may_oversubscribe(const Words& words) {
 }
 constexpr const char* kAsRoot = "--allow-run-as-root";
 
+/// Of ranks or hosts; sums of them are to be numbers, too.
 std::optional<int64_t> number_of(const std::string& text) {
+  constexpr int64_t kMost = 1 << 30;
   int64_t out = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
-  if (error != std::errc() || end != text.data() + text.size() || out < 0) return std::nullopt;
+  if (error != std::errc() || end != text.data() + text.size() || out < 0 || out > kMost)
+    return std::nullopt;
   return out;
 }
 
@@ -287,7 +290,10 @@ HostList HostList::without(const Words& silent, const std::string& folder) const
   } else {
     out.words_[named_ + 1] = named[1];
   }
-  const int64_t before = ranks(), all = slots(), left = out.slots();
+  const int64_t before = ranks();
+  const bool none = slots() == 0;  // oversubscribed: as many ranks on each
+  const int64_t all = none ? std::ssize(entries_) : slots();
+  const int64_t left = none ? std::ssize(out.entries_) : out.slots();
   const int64_t now =
       before <= all ? std::min(before, left) : std::max<int64_t>(1, before * left / all);
   for (size_t i = program_ + 1; i + 1 < out.words_.size(); ++i)

@@ -26,6 +26,7 @@
 #include "process/signals.h"
 #include "report.h"
 #include "shardrun/inference.h"
+#include "shardrun/input.h"
 
 namespace shardrun::cli {
 namespace {
@@ -142,7 +143,7 @@ bool is_given(const Arguments& args, const std::string& flag) {
 std::string listed(const std::vector<std::string>& names) {
   std::string out;
   for (size_t i = 0; i < names.size(); ++i)
-    out += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + names[i];
+    out += (i == 0 ? "" : i + 1 == names.size() ? " and " : ", ") + shortened(names[i]);
   return out;
 }
 

@@ -92,6 +92,19 @@ TEST_F(Hosts, OfAHostfile) {
             (Words{"-n", "4", "-machinefile", path("hosts")}));
 }
 
+TEST_F(Hosts, OfAHostfileWithoutSlots) {
+  at_.write("hosts", "here slots=0\ndead slots=0\n");
+  EXPECT_EQ(left(list("--oversubscribe --hostfile " + path("hosts") + " -np 8")),
+            (Words{"--oversubscribe", "--hostfile", path("hosts"), "-np", "4"}));
+}
+
+/// Such numbers are not said of slots: their sum would be none.
+TEST_F(Hosts, OfAHostfileWithMoreSlotsThanCanBe) {
+  at_.write("hosts", "here slots=9223372036854775807\ndead slots=9223372036854775807\n");
+  EXPECT_EQ(left(list("--hostfile " + path("hosts") + " -np 8")),
+            (Words{"--hostfile", path("hosts"), "-np", "4"}));
+}
+
 /// Such a host is not asked for a rank, nor is its silence a reason to leave it out.
 TEST_F(Hosts, OfAHostfileThatTakeNoRank) {
   at_.write("hosts", "head slots=0\nnear slots=4\ndead slots=4\n");
