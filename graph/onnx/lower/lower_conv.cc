@@ -25,7 +25,7 @@ Ints read_list(NodeContext& c, const char* name, size_t count, int64_t otherwise
              ", wanted ", count, " entries");
   for (int64_t value : list) {
     SR_REQUIRE(value >= least && value < (int64_t{1} << 31), invalid_input, "attribute ", name,
-               " is ", to_string(list), ", wanted entries of at least ", least);
+               " is ", to_string(list), ", wanted entries of at least ", least, " and below 2^31");
   }
   return list;
 }

@@ -61,6 +61,9 @@ TEST_F(OnnxImageImport, RefusesConvolutionsThatCannotBe) {
   refused(1, "attribute pads is [-1, 0, 0, 0], wanted entries of at least 0", [](auto& n) {
     set_ints(n, "pads", {-1, 0, 0, 0});
   });
+  refused(1, "wanted entries of at least 1 and below 2^31", [](auto& n) {
+    set_ints(n, "strides", {int64_t{1} << 31, 1});
+  });
   refused(1, "attribute strides is [0, 1], wanted entries of at least 1", [](auto& n) {
     set_ints(n, "strides", {0, 1});
   });
