@@ -151,12 +151,7 @@ void HostList::read_list(const std::string& list) {
 
 void HostList::read_file(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{16} << 20;
-  std::istringstream in;
-  try {
-    in.str(read_input({"", path}, "a list of hosts", kMostBytes));
-  } catch (const Failure& failure) {
-    throw Failure(Failure::Kind::run, failure.what());
-  }
+  std::istringstream in(read_input({"", path}, "a list of hosts", kMostBytes));
   for (std::string line; std::getline(in, line);) {
     const HostEntry entry = entry_of_line(line);
     if (entry.name.starts_with('^')) {
@@ -180,16 +175,16 @@ void HostList::read_hostfile(const std::string& flag, const std::string& path) {
   try {
     read_file(path);
   } catch (const Failure& failure) {
-    throw Failure(Failure::Kind::run, flag + " " + failure.what());
+    throw Failure(Failure::Kind::call, flag + " " + failure.what());
   }
   if (entries_.empty() && excluded_.empty())
-    throw Failure(Failure::Kind::run, what + ": it names no host");
+    throw Failure(Failure::Kind::call, what + ": it names no host");
   const bool none = std::all_of(entries_.begin(), entries_.end(),
                                 [](const HostEntry& entry) { return entry.slots == 0; });
   if (!entries_.empty() && none && !may_oversubscribe(words_))
-    throw Failure(Failure::Kind::run, what +
-                                          ": slots=0 of every host is no rank; give slots, or "
-                                          "the launcher --oversubscribe");
+    throw Failure(Failure::Kind::call, what +
+                                           ": slots=0 of every host is no rank; give slots, or "
+                                           "the launcher --oversubscribe");
 }
 
 void HostList::read_slurm(const std::string& nodes) {

@@ -122,6 +122,7 @@ TEST_F(Hosts, OfAHostfileThatCannotBeUsed) {
     try {
       list(flags);
     } catch (const Failure& e) {
+      EXPECT_EQ(e.status(), 2) << e.what();
       return std::string(e.what());
     }
     return std::string("nothing");
