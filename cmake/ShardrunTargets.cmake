@@ -119,13 +119,16 @@ if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
   list(APPEND SHARDRUN_TEST_ENVIRONMENT OMPI_MCA_btl=self,vader OMP_NUM_THREADS=1)
 endif()
 
-# shardrun_timeout(VARIABLE): the seconds that it holds (300 if none), or more for a sanitizer's build, which is slower.
+# shardrun_timeout(VARIABLE): the seconds that it holds (300 if none), or more for a sanitizer's build, which is slower:
+# that of ThreadSanitizer most of all.
 function(shardrun_timeout variable)
   set(seconds ${${variable}})
   if(NOT seconds)
     set(seconds 300)
   endif()
-  if(CMAKE_CXX_FLAGS MATCHES "fsanitize")
+  if(CMAKE_CXX_FLAGS MATCHES "fsanitize=thread")
+    math(EXPR seconds "${seconds} * 12")
+  elseif(CMAKE_CXX_FLAGS MATCHES "fsanitize")
     math(EXPR seconds "${seconds} * 6")
   endif()
   set(${variable} ${seconds} PARENT_SCOPE)
