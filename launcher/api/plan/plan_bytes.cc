@@ -134,7 +134,8 @@ Error ArenaBytes::refusal(const Error& e, int64_t needed) const {
   if (why.empty() || e.kind() != ErrorKind::out_of_memory) return e;
   constexpr int64_t kMiB = 1 << 20;
   if (process == 0 || needed == kUnknown) return e.with_context(why);
-  return e.with_context(str(why, " (--memory ", divide_up(process + needed, kMiB), "MiB will do)"));
+  return e.with_context(str(why, " (the plan that needs least fits --memory ",
+                            divide_up(process + needed, kMiB), "MiB)"));
 }
 
 void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measures& measures,

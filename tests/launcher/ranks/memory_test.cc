@@ -151,7 +151,8 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
   EXPECT_NE(message(none).find("--memory 20971520 is of a rank's whole process, which takes "),
             std::string::npos)
       << describe(none);
-  EXPECT_NE(message(none).find(" besides its arena, so that nothing is left for that (--memory "),
+  EXPECT_NE(message(none).find(" besides its arena, so that nothing is left for that (the plan "
+                               "that needs least fits --memory "),
             std::string::npos)
       << describe(none);
   const Outcome unit = at_.shardrun(job_ + " --memory 8");
@@ -161,12 +162,12 @@ TEST_F(ProcessMemory, TooLittleIsRefusedWithNumbers) {
   const Outcome little = at_.shardrun(job_ + " --memory 82MiB");
   EXPECT_EQ(little.status, 2) << describe(little);
   for (const char* text : {"--memory 85983232 is of a rank's whole process", "the limit is ",
-                           " besides its arena (--memory "})
+                           " besides its arena (the plan that needs least fits --memory "})
     EXPECT_NE(message(little).find(text), std::string::npos) << text << describe(little);
 }
 
 /// Of a process that takes more by itself, too, and of a plan from a file.
-TEST_F(ProcessMemory, ARefusalNamesALimitThatWillDo) {
+TEST_F(ProcessMemory, ARefusalNamesALimitThatAPlanFits) {
   SKIP_WHERE_MEMORY_IS_SHADOWED();
   const Outcome planned =
       at_.shardrun("plan " + job_.substr(0, job_.find(" --steps")) + " --ranks 2 -o plan.json");
@@ -175,8 +176,8 @@ TEST_F(ProcessMemory, ARefusalNamesALimitThatWillDo) {
        {" --memory ", " --mesh 2 --arena 1GiB --memory ", " --plan plan.json --memory "}) {
     const Outcome little = at_.shardrun(mpi(2), job_ + call + "20MiB");
     ASSERT_EQ(little.status, 2) << describe(little);
-    const std::string before = "(--memory ", said = message(little);
-    const size_t at = said.find(before), end = said.find(" will do): ");
+    const std::string before = " fits --memory ", said = message(little);
+    const size_t at = said.find(before), end = said.find("): ");
     ASSERT_LT(at, end) << describe(little);
     ASSERT_NE(end, std::string::npos) << describe(little);
     const std::string named = said.substr(at + before.size(), end - at - before.size());
