@@ -72,6 +72,8 @@ void add_files(BadFiles& files) {
   files.add("data beyond the end", external("data", "12"),
             {"lie past the end of 'data' (16 bytes)"});
   files.add("data from -8 on", external("data", "-8"), {"offset is '-8'"});
+  files.add("data from an offset that a sentence would end at",
+            external("data", std::string("1\0", 2)), {"offset is '1\\x00', wanted"});
   files.add("data beyond 64 bits", external("data", "99999999999999999999"), {"offset is"});
 }
 
@@ -90,6 +92,9 @@ void add_graphs(BadFiles& files) {
   add("a name that a sentence would end at",
       [](auto& b) { b.graph().mutable_node(0)->set_op_type(std::string("Frob\0nicate", 11)); },
       {"name 'Frob\\x00nicate' has a byte of 0"});
+  add("a configuration that a sentence would end at",
+      [](auto& b) { b.model.add_configuration()->set_name(std::string("two\0x", 5)); },
+      {"name 'two\\x00x' has a byte of 0"});
   add("an attribute that a sentence would end at",
       [](auto& b) {
         b.node("Einsum", {"x", "w"}, {"e"});

@@ -63,6 +63,10 @@ void fix_nodes(Nodes* nodes) {
     fix_all(node.mutable_input());
     fix_all(node.mutable_output());
     fix_attributes(node.mutable_attribute());
+    for (auto& own : *node.mutable_device_configurations()) {
+      fix(own.mutable_configuration_id());
+      for (auto& spec : *own.mutable_sharding_spec()) fix(spec.mutable_tensor_name());
+    }
   }
 }
 
@@ -82,6 +86,7 @@ void fix_graph(::onnx::GraphProto* graph) {
 void make_names_printable(::onnx::ModelProto& model) {
   fix(model.mutable_producer_name());
   for (auto& opset : *model.mutable_opset_import()) fix(opset.mutable_domain());
+  for (auto& configuration : *model.mutable_configuration()) fix(configuration.mutable_name());
   fix_graph(model.mutable_graph());
   for (auto& function : *model.mutable_functions()) {
     fix(function.mutable_name());

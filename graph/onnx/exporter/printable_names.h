@@ -5,9 +5,9 @@
 
 namespace shardrun::importer {
 
-/// Replaces every name in `model` (of values, nodes, operators, domains, symbolic dims) that a
-/// terminal would act on by printable(name), wherever it stands. Throws invalid_input: a name with
-/// a byte of 0, at which what is said of it would end.
+/// Replaces every name in `model` (of values, nodes, operators, domains, symbolic dims, device
+/// configurations) that a terminal would act on by printable(name), wherever it stands. Throws
+/// invalid_input: a name with a byte of 0, at which what is said of it would end.
 void make_names_printable(::onnx::ModelProto& model);
 
 }  // namespace shardrun::importer

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace shardrun::importer {
 namespace {
@@ -62,7 +63,7 @@ Annotations read_annotations(const ::onnx::ModelProto& model) {
     out.configurations.push_back({configuration.name(), configuration.num_devices()});
   for (const auto& entry : model.metadata_props()) {
     if (entry.key().starts_with(kHeldPrefix))
-      out.held.push_back({entry.key().substr(kHeldPrefix.size()), entry.value()});
+      out.held.push_back({printable(entry.key().substr(kHeldPrefix.size())), entry.value()});
   }
   for (int n = 0; n < model.graph().node_size(); ++n) {
     const auto& node = model.graph().node(n);

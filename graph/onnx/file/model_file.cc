@@ -20,7 +20,7 @@ int64_t parse_bytes(const std::string& text, const char* what) {
   int64_t value = -1;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
   SR_REQUIRE(ec == std::errc() && end == text.data() + text.size() && value >= 0, invalid_input,
-             "external data: ", what, " is '", text, "', wanted a number of bytes");
+             "external data: ", what, " is '", printable(text), "', wanted a number of bytes");
   return value;
 }
 

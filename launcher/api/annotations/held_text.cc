@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/philox.h"
+#include "base/printable.h"
 #include "graph/json_text.h"
 
 namespace shardrun {
@@ -34,7 +35,7 @@ bool has_texts(const json& root, const char* name) {
   return has_list(root, name) && std::all_of(root[name].begin(), root[name].end(), is_text);
 }
 
-std::string shown(const json& entry) { return entry.dump().substr(0, kShownEntry); }
+std::string shown(const json& entry) { return excerpt(entry.dump(), kShownEntry); }
 
 std::vector<std::string> texts(const json& list) { return list.get<std::vector<std::string>>(); }
 
