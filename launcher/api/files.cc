@@ -35,11 +35,6 @@ void check_files(const std::vector<NamedFile>& outputs, const std::vector<NamedF
   for (size_t i = 0; i < outputs.size(); ++i) {
     const auto& [name, path, folder] = outputs[i];
     if (path.empty()) continue;
-    try {
-      folder ? check_output_folder(path) : check_output(path);
-    } catch (const Error& e) {
-      throw e.with_context(name);
-    }
     for (size_t other = 0; other < i; ++other) {
       const bool both = folder && outputs[other].folder;
       SR_REQUIRE(both || outputs[other].path.empty() || !is_one_file(path, outputs[other].path),
@@ -49,6 +44,11 @@ void check_files(const std::vector<NamedFile>& outputs, const std::vector<NamedF
     for (const NamedFile& input : inputs) {
       SR_REQUIRE(input.path.empty() || !is_one_file(path, input.path), invalid_input, name, ": ",
                  path, " is what ", input.name, " is read from; name another file");
+    }
+    try {
+      folder ? check_output_folder(path) : check_output(path);
+    } catch (const Error& e) {
+      throw e.with_context(name);
     }
   }
 }

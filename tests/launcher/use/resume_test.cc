@@ -374,7 +374,7 @@ TEST_F(Resume, CallsThatAreRefused) {
             }),
             "checkpoint-every and keep are of checkpoints: name a folder for them, --checkpoint");
   EXPECT_EQ(with([](Run& r) { r.train.checkpoint = "/proc/none"; }),
-            "--checkpoint /proc/none: cannot create the folder: No such file or directory");
+            "--checkpoint: /proc/none: cannot be written: No such file or directory");
   EXPECT_EQ(with([&](Run& r) { r.train.checkpoint = gpt_; }),
             "--checkpoint: " + gpt_ + " is what the model is read from; name another file");
   // The first that goes through; --resume begins anew where there is none yet.
