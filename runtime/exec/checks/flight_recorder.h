@@ -30,8 +30,7 @@ class FlightRecorder {
   static constexpr int64_t kLines = 64, kLineBytes = 192;  // with its end
 
   /// Makes the folder where it is missing, and replaces the files of a run before; their first line
-  /// is `who`. Throws invalid_input with the
-  /// path and the reason, and leaves no file then.
+  /// is `who`. Throws invalid_input with the path and the reason, and leaves no file then.
   FlightRecorder(const std::string& folder, int64_t rank, const std::string& who);
 
   struct Line {
