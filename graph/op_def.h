@@ -50,7 +50,6 @@ enum class Precision {
 enum class CostClass {
   unstated,             // only in what register_op is given: it becomes streamed
   streamed,             // nothing else: all operands are read and all results written
-  free,                 // nothing is moved: the result takes the operand's place
   transpose,            // does the last dim stay the last, and how long are its rows
   reduction,            // which dims the attribute axes sums; without it as streamed
   conversion,           // the result's type
@@ -62,6 +61,15 @@ enum class CostClass {
   attention,            // heads, length and width, by a grid; q, k and v: operands 0 to 2
   attention_grad,       // the same; q, k and v: operands 1 to 3
   fused,                // what it is made of, and the bytes of what else it takes and makes
+};
+
+/// Where an op's results have their elements from, of ops that a graph's inputs may go through
+/// before they are used.
+enum class Elements {
+  unstated,  // computed, or nothing is said
+  all,       // operand 0, each element once: in another order, shape or type
+  some,      // operand 0, where some are left out or repeated
+  among,     // operand 0 and elsewhere
 };
 
 /// Function pointers in an aggregate: an op family's file is a list of these.
@@ -79,6 +87,14 @@ struct OpDef {
   std::function<double(const Node&, std::span<const TensorType> in,
                        std::span<const TensorType> out)>
       flops = nullptr;
+
+  /// Its result is operand 0's elements in their order, in the shape of the attribute shape. So it
+  /// takes the operand's place and nothing is moved, and its rule follows from the two shapes.
+  bool reshapes = false;
+
+  /// Read by what follows labels and indices back to a batch input, and by PlanOptions::whole_sums:
+  /// of what is all or some of an operand, a rank that does not hold it adds zeros.
+  Elements elements = Elements::unstated;
 
   CostClass cost = CostClass::unstated;
   Precision precision = Precision::unstated;

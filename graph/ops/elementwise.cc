@@ -559,6 +559,7 @@ void add_rest(std::vector<OpDef>& ops) {
   cast.gradient = cast_gradient;
   cast.cost = CostClass::conversion;
   cast.precision = Precision::conversion;
+  cast.elements = Elements::all;
   auto to = [](DType d) { return Attrs{{"to", std::string(to_string(d))}}; };
   cast.samples = {{{f32({3, 4})}, to(DType::f64)},
                   {{f32({5})}, to(DType::bf16)},

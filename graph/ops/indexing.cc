@@ -322,6 +322,7 @@ void add_row_ops(std::vector<OpDef>& ops) {
   gather.gradient = gather_gradient;
   gather.cost = CostClass::lookup;
   gather.precision = Precision::lookup;
+  gather.elements = Elements::some;
   gather.localise = localise_gather;
   gather.shrink = shrink_gather;
   gather.index_bound = axis_bound;

@@ -294,7 +294,8 @@ void add_layout_ops(const OpAdder& add) {
                         {{{f, {5}}}, shape({1, 5, 1})},
                         {{{DType::i64, {4, 3}}}, shape({12})}});
   reshape.gradient = reshape_gradient;
-  reshape.cost = CostClass::free;
+  reshape.reshapes = true;
+  reshape.elements = Elements::all;
   reshape.localise = localise_shape;
   reshape.shrink = keep_original;
   reshape.in_place = {{0, 0}};
@@ -307,6 +308,7 @@ void add_layout_ops(const OpAdder& add) {
                           {{{DType::i64, {3, 5}}}, perm({1, 0})}});
   transpose.gradient = transpose_gradient;
   transpose.cost = CostClass::transpose;
+  transpose.elements = Elements::all;
 
   OpDef& expand = add("expand", infer_expand,
                       {{{{f, {3, 1}}}, shape({3, 4})},
@@ -315,6 +317,7 @@ void add_layout_ops(const OpAdder& add) {
                        {{{f, {1, 4}}}, shape({5, 1})},
                        {{{DType::i64, {1, 3}}}, shape({4, 3})}});
   expand.gradient = expand_gradient;
+  expand.elements = Elements::some;
   expand.localise = localise_shape;
   expand.shrink = with_shrunk_shape;
 
@@ -326,6 +329,7 @@ void add_layout_ops(const OpAdder& add) {
                        {{{f, {4}}}, axis(0)},
                        {{{DType::i64, {4, 3}}, {DType::i64, {4, 3}}}, axis(1)}});
   concat.gradient = concat_gradient;
+  concat.elements = Elements::among;
 
   auto sizes = [](int64_t a, Ints s) { return Attrs{{"axis", a}, {"sizes", std::move(s)}}; };
   OpDef& split = add("split", infer_split,
@@ -334,6 +338,7 @@ void add_layout_ops(const OpAdder& add) {
                       {{{f, {7, 3}}}, sizes(0, {1, 4, 2})},
                       {{{f, {5}}}, sizes(0, {5})}});
   split.gradient = split_gradient;
+  split.elements = Elements::some;
   split.localise = localise_split;
   split.shrink = shrink_split;
 

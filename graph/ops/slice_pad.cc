@@ -258,6 +258,7 @@ std::vector<OpDef> slice_pad_ops() {
   slice.flops = no_flops;
   slice.cost = CostClass::lookup;
   slice.precision = Precision::follows;
+  slice.elements = Elements::some;
   slice.localise = localise_slice;
   slice.shrink = shrink_slice;
   slice.samples = {{{{f, {4, 6}}}, slice_attrs({0, 0}, {4, 3}, {1, 1})},
@@ -277,6 +278,7 @@ std::vector<OpDef> slice_pad_ops() {
   pad.flops = no_flops;
   pad.cost = CostClass::streamed;
   pad.precision = Precision::follows;
+  pad.elements = Elements::among;
   pad.localise = localise_pad;
   pad.shrink = shrink_pad;
   pad.samples = {{{{f, {4, 3}}}, pad_attrs({0, 1}, {0, 2}, "constant", 0)},

@@ -11,7 +11,7 @@ namespace {
 ValueId batch_input_of(const Graph& g, ValueId id) {
   while (g.value(id).producer >= 0) {
     const Node& node = g.node(g.value(id).producer);
-    if (node.op != "reshape" && node.op != "cast" && node.op != "transpose") return kNoValue;
+    if (op_def(node.op).elements != Elements::all) return kNoValue;
     id = node.inputs[0];
   }
   return g.value(id).role == Role::batch ? id : kNoValue;

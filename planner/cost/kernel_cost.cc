@@ -208,10 +208,11 @@ MatmulWork matmul_work(const Node& node, std::span<const TensorType> in) {
 
 double kernel_seconds(const Node& node, std::span<const TensorType> in,
                       std::span<const TensorType> out, const Cluster& cluster) {
-  const CostClass cost = op_def(node.op).cost;
+  const OpDef& def = op_def(node.op);
+  const CostClass cost = def.cost;
   if (cost == CostClass::fused) return fused_seconds(node, in, out, cluster);
   KernelWork work = work_of(node, in, out);
-  if (cost == CostClass::free) work.bytes = work.flops = 0;
+  if (def.reshapes) work.bytes = work.flops = 0;
   if (const MeasuredKernels* measured = cluster.measured.kernels_now()) {
     const double seconds = measured_seconds(cost, node, in, work, *measured, cluster);
     if (seconds > 0) return seconds;

@@ -93,7 +93,7 @@ std::vector<AxisWay> ways_along(const Node& node, const std::vector<TensorType>&
                                 int64_t size, RuleCache& rules) {
   SR_REQUIRE(size >= 2 && holds(out[result].shape, place, size), internal, "node '", node.name,
              "': an axis of ", size, " is not at dim ", place.dim, " of ", out[result]);
-  if (node.op == "reshape") {
+  if (op_def(node.op).reshapes) {
     const auto from = through_reshape(out[0].shape, place, in[0].shape, size);
     if (!from) return {};
     return {{{*from}, {place}}};
@@ -112,11 +112,6 @@ std::vector<AxisWay> ways_along(const Node& node, const std::vector<TensorType>&
 Attrs attrs_along(const Node& node, const std::vector<TensorType>& in,
                   const std::vector<TensorType>& out, const AxisWay& way, int64_t size,
                   int64_t count) {
-  if (node.op == "reshape") {
-    Attrs attrs = node.attrs;
-    attrs.set("shape", with_indices(out[0].shape, *way.out[0], size, count));
-    return attrs;
-  }
   return localised(node, in, out, way, size, 0, count);
 }
 

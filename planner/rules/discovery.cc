@@ -340,7 +340,7 @@ class RuleDiscovery {
 }  // namespace
 
 SpmdRule discover(const Node& node, std::span<const TensorType> in, const Evidence& evidence) {
-  if (node.op == "reshape") return reshape_rule(in[0].shape, infer_types(node, in)[0].shape);
+  if (op_def(node.op).reshapes) return reshape_rule(in[0].shape, infer_types(node, in)[0].shape);
   return RuleDiscovery(node, in, evidence).run();
 }
 

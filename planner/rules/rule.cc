@@ -92,7 +92,7 @@ SpmdRule reshape_rule(const Shape& from, const Shape& to) {
 
 std::string rule_key(const Node& node, std::span<const TensorType> in) {
   std::string key = node.op + " |";
-  if (node.op == "reshape") return key + types_string(in) + " |" + to_string(node.attrs);
+  if (op_def(node.op).reshapes) return key + types_string(in) + " |" + to_string(node.attrs);
   for (const TensorType& t : in) key += " " + std::string(to_string(t.dtype));
   for (const SmallNode& small : small_nodes(node, in, Evidence().size_sets, true)) {
     key += " |" + types_string(small.in) + " {" + to_string(without_streams(small.node)) + "}";
@@ -113,8 +113,8 @@ const SpmdRule& RuleCache::rule(const Node& node, std::span<const TensorType> in
   const std::string key = rule_key(node, in);
   const auto it = rules_.find(key);
   if (it != rules_.end()) return it->second;
-  // Reshape's is derived in less time than a file is looked through.
-  const bool kept = file_ != nullptr && node.op != "reshape";
+  // What follows from shapes is derived in less time than a file is looked through.
+  const bool kept = file_ != nullptr && !op_def(node.op).reshapes;
   std::optional<SpmdRule> found;
   if (kept) found = file_->find(key, node, in);
   if (found) {

@@ -73,7 +73,7 @@ class NamedDimsFinder {
     for (size_t n = 0; n < product.size(); ++n) {
       const Node& node = graph_.nodes()[n];
       const bool normalised = node.op == "batch_norm" && node.inputs.size() == 6;  // and then added
-      if (!roles_.forward[n] || !(normalised || node.op == "add")) continue;
+      if (!roles_.forward[n] || !(normalised || op_def(node.op).adds)) continue;
       const ValueId sum = node.outputs[0], a = node.inputs[0], b = node.inputs[normalised ? 5 : 1];
       const TensorType& type = graph_.type(sum);
       if (type.shape.size() < 2 || !is_float(type.dtype) || graph_.type(a) != type ||

@@ -17,7 +17,7 @@ namespace {
 constexpr int kShorterWindow = 4;
 
 bool is_reshape(const Step& step) {
-  return step.kind == Step::Kind::kernel && step.node.op == "reshape";
+  return step.kind == Step::Kind::kernel && op_def(step.node.op).reshapes;
 }
 
 void place_persistent(Program& program, const Program* like) {
@@ -251,7 +251,7 @@ std::vector<BufferId> memory_holders(const Program& program) {
 
 bool stays_in_place(const Program& program, const Step& step) {
   const auto offset = [&](BufferId id) { return program.buffers[static_cast<size_t>(id)].offset; };
-  return step.node.op == "reshape" && offset(step.in[0]) == offset(step.out[0]);
+  return is_reshape(step) && offset(step.in[0]) == offset(step.out[0]);
 }
 
 std::vector<bool> runs_in_place(const Program& program) {

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <set>
 
 #include "graph/ops/families.h"
@@ -111,6 +113,43 @@ TEST(OpRegistry, OpsThatAddDo) {
 }
 
 /// What evaluation_form makes of a node fits where the node stood.
+/// Of distinct elements, which of operand 0's the results have, and how many of others.
+TEST(OpRegistry, OpsThatTakeElementsDo) {
+  for (const OpDef* def : all_ops()) {
+    EXPECT_TRUE(!def->reshapes || def->elements == Elements::all) << def->name;
+    for (const OpDef::Sample& sample : def->samples) {
+      if (def->elements == Elements::unstated) continue;
+      const Node node = sample_node(*def, sample);
+      const DType made = infer_types(node, sample.in)[0].dtype;
+      if (sample.in[0].dtype == DType::boolean || made == DType::boolean)
+        continue;  // of two values
+      SCOPED_TRACE(describe(*def, sample));
+      std::vector<Tensor> in = random_operands(*def, node, sample, 1);
+      // Small whole numbers, so that casts keep them.
+      std::vector<double> numbers(static_cast<size_t>(in[0].count()));
+      std::iota(numbers.begin(), numbers.end(), 1.0);
+      in[0] = convert(Tensor::from(in[0].shape(), numbers, DType::f64), in[0].dtype());
+      std::map<double, int> left;
+      for (int64_t i = 0; i < in[0].count(); ++i) ++left[in[0].at(i)];
+      int64_t others = 0;
+      for (const Tensor& out : run_reference(node, in)) {
+        for (int64_t i = 0; i < out.count(); ++i) {
+          const auto known = left.find(out.at(i));
+          known == left.end() ? ++others : --known->second;
+        }
+      }
+      if (def->elements == Elements::among) continue;
+      EXPECT_EQ(others, 0);
+      for (const auto& [number, count] : left)
+        EXPECT_TRUE(count == 0 || def->elements == Elements::some) << number;
+      if (!def->reshapes) continue;
+      const Tensor out = std::move(run_reference(node, in)[0]);
+      EXPECT_EQ(out.shape(), node.attrs.ints("shape"));
+      for (int64_t i = 0; i < out.count(); ++i) EXPECT_EQ(out.at(i), in[0].at(i)) << i;
+    }
+  }
+}
+
 TEST(OpRegistry, EvaluationFits) {
   for (const OpDef* def : all_ops()) {
     const OpDef::Evaluation& form = def->evaluation;

@@ -12,10 +12,8 @@ namespace {
 bool straight_from_batch(const Graph& graph, ValueId id) {
   while (graph.value(id).producer >= 0) {
     const Node& node = graph.node(graph.value(id).producer);
-    if (node.op != "reshape" && node.op != "cast" && node.op != "transpose" && node.op != "slice" &&
-        node.op != "expand" && node.op != "split" && node.op != "gather") {
-      return false;
-    }
+    const Elements from = op_def(node.op).elements;
+    if (from != Elements::all && from != Elements::some) return false;
     id = node.inputs[0];
   }
   return graph.value(id).role == Role::batch;

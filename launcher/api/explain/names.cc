@@ -170,7 +170,8 @@ std::vector<std::string> subjects_of(const Graph& graph) {
       std::string& subject = subjects[static_cast<size_t>(maker)];
       if (subject.empty()) subject = "d " + name;
       const Node& node = graph.node(maker);
-      if (node.op == "cast" || node.op == "add" || node.op == "reshape")
+      const OpDef& op = op_def(node.op);
+      if (op.adds || op.reshapes || op.cost == CostClass::conversion)
         stack.insert(stack.end(), node.inputs.begin(), node.inputs.end());
     }
   }

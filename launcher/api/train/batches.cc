@@ -2,7 +2,6 @@
 #include "train/batches.h"
 
 #include <algorithm>
-#include <set>
 
 #include "choices.h"
 #include "contents.h"
@@ -34,13 +33,6 @@ void narrow(int64_t& bound, int64_t by) {
   if (by > 0 && (bound == 0 || by < bound)) bound = by;
 }
 
-/// Ops whose results are elements of their first operand, moved or cast; of concat among others.
-bool passes_on(const std::string& op) {
-  static const std::set<std::string> kOps = {"reshape", "cast",   "transpose", "slice", "split",
-                                             "gather",  "expand", "pad",       "concat"};
-  return kOps.count(op) > 0;
-}
-
 /// How much earlier in the last dim result elements stand than they did in operand 0.
 int64_t moved_by(const Node& node) {
   if (node.op == "slice") return node.attrs.ints("starts").back();
@@ -55,7 +47,7 @@ int64_t logits_offset(const Graph& graph, ValueId id) {
     const Node& node = graph.node(graph.value(id).producer);
     if (node.op == "slice" && graph.type(id).shape.size() == 3) {
       out += node.attrs.ints("starts")[1];
-    } else if (node.op != "reshape" && node.op != "cast" && node.op != "transpose") {
+    } else if (op_def(node.op).elements != Elements::all) {
       break;
     }
     id = node.inputs[0];
@@ -123,7 +115,8 @@ IndexUse index_use(const Graph& graph, ValueId id) {
       }
       use.ascends = use.ascends || (i == 1 && node.attrs.i("ascending", 0) != 0);
       if (node.op == "gather" && i == 1 && is_table(graph, node.inputs[0])) at_least(use.reads, 0);
-      for (size_t r = 0; i == 0 && passes_on(node.op) && r < node.outputs.size(); ++r) {
+      const bool passes_on = i == 0 && op.elements != Elements::unstated;
+      for (size_t r = 0; passes_on && r < node.outputs.size(); ++r) {
         const IndexUse beyond = index_use(graph, node.outputs[r]);
         const auto taken = columns_taken(graph, node, r);
         if (taken && !columns.empty() && beyond.columns.empty()) {
