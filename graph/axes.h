@@ -79,10 +79,25 @@ class Axes {
     word_ = (word_ & before) | static_cast<uint64_t>(axis + 1) << (60 - 4 * place) |
             (word_ & ~before) >> 4;
   }
+  /// The axes from the one at `place` on.
+  Axes from(size_t place) const {
+    Axes out;
+    out.word_ = word_ << 4 * place;
+    return out;
+  }
   template <class List>
   void append(const List& axes) {
     for (int axis : axes) push_back(axis);
   }
+
+  void erase(size_t place) {
+    const uint64_t before = place == 0 ? 0 : ~uint64_t{0} << (64 - 4 * place);
+    word_ = (word_ & before) | (word_ << 4 & ~before);
+  }
+  /// Cuts off what is behind the first `size`, of which there are as many.
+  void cut_to(size_t size) { word_ = size == 0 ? 0 : word_ & ~uint64_t{0} << (64 - 4 * size); }
+  /// At a place that none has yet: axes may come in any order, but no place may stay empty.
+  void put(size_t place, int axis) { word_ |= static_cast<uint64_t>(axis + 1) << (60 - 4 * place); }
 
   template <class Predicate>
   friend void erase_if(Axes& axes, Predicate predicate) {

@@ -95,7 +95,7 @@ class CheapestReshard {
                        move.op,
                        decode(move.after),
                        seconds};
-      for (uint8_t axis : move.axes) step.axes.push_back(axes_[axis]);
+      for (int axis : move.axes) step.axes.push_back(axes_[axis]);
       steps.push_back(std::move(step));
     }
     std::reverse(steps.begin(), steps.end());
@@ -144,7 +144,7 @@ class CheapestReshard {
     Sharding out{kept_, kept_partial_};
     const ReshardState::Cuts cuts = state.cuts(axes_.size());
     for (size_t d = 0; d < kept_.size(); ++d) {
-      for (uint8_t i : cuts[d]) out.dims[d].push_back(axes_[i]);
+      for (int i : cuts[d]) out.dims[d].push_back(axes_[i]);
     }
     for (size_t i = 0; i < axes_.size(); ++i) {
       if (const auto op = state.op_of(i)) out.partial.push_back({axes_[i], *op});

@@ -11,9 +11,9 @@ using Kind = Collective::Kind;
 
 /// Every non-empty subset of `from`, in its order.
 template <class F>
-void subsets(const AxisList& from, const F& f) {
+void subsets(const Axes& from, const F& f) {
   for (uint32_t mask = 1; mask < (1u << from.size()); ++mask) {
-    AxisList list;
+    Axes list;
     for (size_t i = 0; i < from.size(); ++i) {
       if (mask >> i & 1) list.push_back(from[i]);
     }
@@ -23,14 +23,14 @@ void subsets(const AxisList& from, const F& f) {
 
 /// Every ordered choice of one to `longest` of `from`.
 template <class F>
-void sequences(const AxisList& from, size_t longest, AxisList& chosen, const F& f) {
+void sequences(const Axes& from, size_t longest, Axes& chosen, const F& f) {
   if (!chosen.empty()) f(chosen);
   if (chosen.size() == longest) return;
-  for (uint8_t axis : from) {
+  for (int axis : from) {
     if (chosen.contains(axis)) continue;
     chosen.push_back(axis);
     sequences(from, longest, chosen, f);
-    chosen.resize(chosen.size() - 1);
+    chosen.cut_to(chosen.size() - 1);
   }
 }
 
@@ -42,9 +42,9 @@ class MoveList {
     if (goal != nullptr) goal_cuts_ = goal->cuts(axes);
     longest_ = axes <= 3 ? 3 : axes == 4 ? 2 : 1;
     for (size_t axis = 0; axis < axes; ++axis) {
-      if (state.is_free(axis)) free_.push_back(static_cast<uint8_t>(axis));
+      if (state.is_free(axis)) free_.push_back(static_cast<int>(axis));
       if (const std::optional<ReduceOp> op = state.op_of(axis))
-        partial_[static_cast<size_t>(*op)].push_back(static_cast<uint8_t>(axis));
+        partial_[static_cast<size_t>(*op)].push_back(static_cast<int>(axis));
     }
   }
 
@@ -54,51 +54,51 @@ class MoveList {
       gather(d);
       append(Kind::slice, free_, d, ReduceOp::sum);
     }
-    AxisList chosen;
+    Axes chosen;
     gather_several(0, 0, 0, chosen);
     for (size_t o = 0; o < partial_.size(); ++o) make_partial(static_cast<ReduceOp>(o));
   }
 
  private:
-  ReshardState without(const AxisList& list) const {
+  ReshardState without(const Axes& list) const {
     ReshardState after = state_;
-    for (uint8_t axis : list) after.set_free(axis);
+    for (int axis : list) after.set_free(axis);
     return after;
   }
-  ReshardState appended(const AxisList& list, size_t dim) const {
+  ReshardState appended(const Axes& list, size_t dim) const {
     ReshardState after = state_;
     after.append(list, dim, cuts_[dim].size());
     return after;
   }
 
-  void append(Kind kind, const AxisList& from, size_t dim, ReduceOp op) {
-    const auto add = [&](const AxisList& list) {
+  void append(Kind kind, const Axes& from, size_t dim, ReduceOp op) {
+    const auto add = [&](const Axes& list) {
       moves_.push_back({kind, list, dim, 0, op, appended(list, dim)});
     };
-    AxisList chosen;
+    Axes chosen;
     sequences(from, longest_, chosen, add);
     if (goal_ == nullptr) return;
-    const AxisList &cuts = cuts_[dim], &wanted = goal_cuts_[dim];
+    const Axes &cuts = cuts_[dim], &wanted = goal_cuts_[dim];
     if (wanted.size() <= cuts.size() + longest_ ||
         !std::equal(cuts.begin(), cuts.end(), wanted.begin()))
       return;
-    const AxisList rest = wanted.from(cuts.size());
-    const auto available = [&](uint8_t axis) { return from.contains(axis); };
+    const Axes rest = wanted.from(cuts.size());
+    const auto available = [&](int axis) { return from.contains(axis); };
     if (std::all_of(rest.begin(), rest.end(), available)) add(rest);
   }
 
   void reduce(ReduceOp op) {
-    const AxisList& partial = partial_[static_cast<size_t>(op)];
+    const Axes& partial = partial_[static_cast<size_t>(op)];
     for (size_t d = 0; d < dims_; ++d) append(Kind::reduce_scatter, partial, d, op);
-    subsets(partial, [&](const AxisList& list) {
+    subsets(partial, [&](const Axes& list) {
       moves_.push_back({Kind::all_reduce, list, 0, 0, op, without(list)});
     });
   }
 
   void gather(size_t dim) {
-    const AxisList& cuts = cuts_[dim];
+    const Axes& cuts = cuts_[dim];
     for (size_t k = 1; k <= cuts.size(); ++k) {
-      const AxisList list = cuts.from(cuts.size() - k);
+      const Axes list = cuts.from(cuts.size() - k);
       moves_.push_back({Kind::all_gather, list, dim, 0, ReduceOp::sum, without(list)});
       for (size_t to = 0; to < dims_; ++to) {
         if (to != dim)
@@ -109,34 +109,34 @@ class MoveList {
 
   /// Of two dims and more the innermost cuts at once: `chosen` are those of `dims` dims before
   /// `dim`, the last of which is `last`.
-  void gather_several(size_t dim, size_t dims, size_t last, AxisList& chosen) {
+  void gather_several(size_t dim, size_t dims, size_t last, Axes& chosen) {
     if (dim == dims_) {
       if (dims > 1)
         moves_.push_back({Kind::all_gather, chosen, last, 0, ReduceOp::sum, without(chosen)});
       return;
     }
     gather_several(dim + 1, dims, last, chosen);
-    const AxisList& cuts = cuts_[dim];
+    const Axes& cuts = cuts_[dim];
     const size_t before = chosen.size();
     for (size_t k = 1; k <= cuts.size() && before + k <= std::max<size_t>(longest_, 2); ++k) {
-      chosen.append(cuts.end() - k, cuts.end());
+      chosen.append(cuts.from(cuts.size() - k));
       gather_several(dim + 1, dims + 1, dim, chosen);
-      chosen.resize(before);
+      chosen.cut_to(before);
     }
   }
 
   void make_partial(ReduceOp op) {
-    AxisList wanted;
-    for (uint8_t axis : free_) {
+    Axes wanted;
+    for (int axis : free_) {
       if (goal_ == nullptr ? op == ReduceOp::sum : goal_->op_of(axis) == op) wanted.push_back(axis);
     }
     // Reductions with different ops do not commute: the other op's axes are reduced first.
     for (size_t o = 0; o < partial_.size(); ++o) {
       if (o != static_cast<size_t>(op) && !partial_[o].empty()) return;
     }
-    subsets(wanted, [&](const AxisList& list) {
+    subsets(wanted, [&](const Axes& list) {
       ReshardState after = state_;
-      for (uint8_t axis : list) after.set_partial(axis, op);
+      for (int axis : list) after.set_partial(axis, op);
       moves_.push_back({Kind::keep_first, list, 0, 0, op, after});
     });
   }
@@ -145,16 +145,16 @@ class MoveList {
   const ReshardState* goal_;
   size_t dims_;
   ReshardState::Cuts cuts_, goal_cuts_;
-  AxisList free_;
-  std::array<AxisList, std::size(kReduceOps)> partial_;  // by ReduceOp
+  Axes free_;
+  std::array<Axes, std::size(kReduceOps)> partial_;  // by ReduceOp
   size_t longest_ = 0;
   std::vector<ReshardMove>& moves_;
 };
 
 }  // namespace
 
-void ReshardState::append(const AxisList& axes, size_t dim, size_t position) {
-  for (uint8_t axis : axes) set_cut(axis, dim, position++);
+void ReshardState::append(const Axes& axes, size_t dim, size_t position) {
+  for (int axis : axes) set_cut(axis, dim, position++);
 }
 
 std::optional<size_t> ReshardState::dim_of(size_t axis) const {
@@ -180,9 +180,7 @@ ReshardState::Cuts ReshardState::cuts(size_t axes) const {
     const std::optional<size_t> dim = dim_of(axis);
     if (!dim) continue;
     const size_t position = key_ >> (8 * axis) & 15;
-    AxisList& list = cuts[*dim];
-    if (list.size() <= position) list.resize(position + 1);
-    list.set(position, static_cast<uint8_t>(axis));
+    cuts[*dim].put(position, static_cast<int>(axis));
   }
   return cuts;
 }
@@ -217,13 +215,13 @@ LargestShard ReshardCosts::shard(const ReshardState& state) const {
   return shard;
 }
 
-const Wire& ReshardCosts::wire(const AxisList& axes) {
+const Wire& ReshardCosts::wire(const Axes& axes) {
   uint32_t set = 0;
-  for (uint8_t axis : axes) set |= 1u << axis;
+  for (int axis : axes) set |= 1u << axis;
   std::optional<Wire>& wire = wires_[set];
   if (!wire) {
     std::vector<int> of_mesh;
-    for (uint8_t axis : axes) of_mesh.push_back(axes_[axis]);
+    for (int axis : axes) of_mesh.push_back(axes_[axis]);
     wire = wire_of(of_mesh, mesh_, cluster_);
   }
   return *wire;

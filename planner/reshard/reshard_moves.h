@@ -14,61 +14,20 @@
 
 namespace shardrun {
 
-/// Numbers of axes, as a ReshardState counts them: up to eight, each once. It owns no memory, since
-/// a search makes millions.
-class AxisList {
- public:
-  static constexpr size_t kMost = 8;
-
-  AxisList() = default;
-  AxisList(const uint8_t* begin, const uint8_t* end) { append(begin, end); }
-
-  size_t size() const { return size_; }
-  bool empty() const { return size_ == 0; }
-  const uint8_t* begin() const { return axes_.data(); }
-  const uint8_t* end() const { return axes_.data() + size_; }
-  uint8_t operator[](size_t position) const { return axes_[position]; }
-  bool contains(uint8_t axis) const { return std::find(begin(), end(), axis) != end(); }
-  /// The axes from the one at `position` on.
-  AxisList from(size_t position) const { return {begin() + position, end()}; }
-
-  void push_back(uint8_t axis) { axes_[size_++] = axis; }
-  void append(const uint8_t* begin, const uint8_t* end) {
-    for (; begin != end; ++begin) push_back(*begin);
-  }
-  /// Cuts off what is behind the first `size` or, if these are fewer, appends zeros.
-  void resize(size_t size) {
-    while (size_ < size) push_back(0);
-    size_ = static_cast<uint8_t>(size);
-  }
-  void set(size_t position, uint8_t axis) { axes_[position] = axis; }
-  void insert(size_t position, uint8_t axis) {
-    push_back(axis);
-    std::rotate(axes_.begin() + position, axes_.begin() + size_ - 1, axes_.begin() + size_);
-  }
-  void erase(size_t position) {
-    std::copy(begin() + position + 1, end(), axes_.begin() + position);
-    --size_;
-  }
-
- private:
-  std::array<uint8_t, kMost> axes_{};
-  uint8_t size_ = 0;
-};
-
-/// For each of a few mesh axes where it stands: free (replicated), at a position among the cuts of
-/// a dim, or partial with an op. A byte each: [{a,b}, -] partial(sum: c) is 0x10 0x11 0xc0.
+/// For each of a few axes, by their numbers here and not the mesh's, where it stands: free
+/// (replicated), at a position among the cuts of a dim, or partial with an op. A byte each: [{a,b},
+/// -] partial(sum: c) is 0x10 0x11 0xc0.
 class ReshardState {
  public:
-  static constexpr size_t kMostAxes = AxisList::kMost;
+  static constexpr size_t kMostAxes = 8;
   static constexpr size_t kMostDims = 11;
-  using Cuts = std::array<AxisList, kMostDims>;  // per dim
+  using Cuts = std::array<Axes, kMostDims>;  // per dim
 
   void set_free(size_t axis) { set(axis, 0); }
   void set_cut(size_t axis, size_t dim, size_t position) { set(axis, (dim + 1) << 4 | position); }
   void set_partial(size_t axis, ReduceOp op) { set(axis, (kPartial + static_cast<int>(op)) << 4); }
   /// Appends to the cuts of `dim`, of which there are `position`.
-  void append(const AxisList& axes, size_t dim, size_t position);
+  void append(const Axes& axes, size_t dim, size_t position);
 
   bool is_free(size_t axis) const { return where(axis) == 0; }
   bool cuts_dim(size_t axis, size_t dim) const { return where(axis) == dim + 1; }
@@ -95,7 +54,7 @@ class ReshardState {
 /// all_gather of several dims at once the last of them.
 struct ReshardMove {
   Collective::Kind kind = Collective::Kind::all_gather;
-  AxisList axes;
+  Axes axes;
   size_t dim = 0, to_dim = 0;
   ReduceOp op = ReduceOp::sum;
   ReshardState after;
@@ -128,7 +87,7 @@ class ReshardCosts {
                  double call = 0);
 
  private:
-  const Wire& wire(const AxisList& axes);
+  const Wire& wire(const Axes& axes);
 
   std::vector<int64_t> extents_;
   double element_bytes_;

@@ -34,7 +34,7 @@ uint64_t pair_of(int from, int to) {
 class ReshardGraph {
  public:
   ReshardGraph(size_t axes, size_t dims) : axes_(axes) {
-    std::vector<AxisList> cuts(dims);
+    std::vector<Axes> cuts(dims);
     enumerate(0, cuts, {});
     for (const ReshardState& state : states_) {
       first_.push_back(moves_.size());
@@ -57,7 +57,7 @@ class ReshardGraph {
 
  private:
   /// Axis by axis: free, partial, or anywhere among the cuts that there are.
-  void enumerate(size_t axis, std::vector<AxisList>& cuts, ReshardState state) {
+  void enumerate(size_t axis, std::vector<Axes>& cuts, ReshardState state) {
     if (axis == axes_) {
       for (size_t d = 0; d < cuts.size(); ++d) state.append(cuts[d], d, 0);
       numbers_.emplace(state.key(), static_cast<int>(states_.size()));
@@ -68,9 +68,9 @@ class ReshardGraph {
     ReshardState partial = state;
     partial.set_partial(axis, ReduceOp::sum);
     enumerate(axis + 1, cuts, partial);
-    for (AxisList& list : cuts) {
+    for (Axes& list : cuts) {
       for (size_t p = 0; p <= list.size(); ++p) {
-        list.insert(p, static_cast<uint8_t>(axis));
+        list.insert(p, static_cast<int>(axis));
         enumerate(axis + 1, cuts, state);
         list.erase(p);
       }

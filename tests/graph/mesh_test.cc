@@ -65,7 +65,8 @@ TEST(MeshAxes, AListIsOneWord) {
       Axes axes = order;
       std::vector<int> wanted = order;
       axes.insert(place, 9);
-      wanted.insert(wanted.begin() + static_cast<std::ptrdiff_t>(place), 9);
+      const auto behind = static_cast<std::ptrdiff_t>(place);
+      wanted.insert(wanted.begin() + behind, 9);
       EXPECT_EQ(axes.list(), wanted);
       EXPECT_EQ(axes.size(), wanted.size());
       for (size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(axes[i], wanted[i]);
@@ -73,6 +74,15 @@ TEST(MeshAxes, AListIsOneWord) {
         EXPECT_EQ(axes.contains(axis), std::ranges::count(wanted, axis) == 1);
       EXPECT_EQ(axes < Axes(order), wanted < order);
       EXPECT_NE(axes, Axes(order));
+      EXPECT_EQ(axes.from(place), Axes(std::vector(wanted.begin() + behind, wanted.end())));
+      Axes first = axes, placed;
+      first.cut_to(place);
+      EXPECT_EQ(first, Axes(std::vector(wanted.begin(), wanted.begin() + behind)));
+      for (size_t i = wanted.size(); i-- > 0;) placed.put(i, wanted[i]);
+      EXPECT_EQ(placed, axes);
+      Axes erased = axes;
+      erased.erase(place);
+      EXPECT_EQ(erased, Axes(order));
       erase_if(axes, [](int axis) { return axis == 9; });
       EXPECT_EQ(axes, Axes(order));
     }
