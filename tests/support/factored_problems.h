@@ -5,6 +5,7 @@
 #include <random>
 
 #include "planner/solver/factored_problem.h"
+#include "tests/support/each_solution.h"
 
 namespace shardrun::test {
 
@@ -52,19 +53,6 @@ inline FactoredProblem random_problem(int count, uint64_t seed, bool with_claims
     }
   }
   return problem;
-}
-
-/// Calls `visit` with every solution.
-template <class Visit>
-void each_solution(const FactoredProblem& problem, const Visit& visit) {
-  Solution solution(problem.nodes.size(), 0);
-  while (true) {
-    visit(solution);
-    size_t i = 0;
-    while (i < solution.size() && ++solution[i] == static_cast<int>(problem.nodes[i].cost.size()))
-      solution[i++] = 0;
-    if (i == solution.size()) return;
-  }
 }
 
 inline double optimum_within(const FactoredProblem& problem, int64_t limit) {

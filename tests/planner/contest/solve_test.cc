@@ -7,9 +7,12 @@
 #include "base/error.h"
 #include "planner/contest/problem_file.h"
 #include "planner/solver/solver.h"
+#include "tests/support/each_solution.h"
 
 namespace shardrun {
 namespace {
+
+using test::optimum;
 
 Problem random_problem(uint64_t seed, int nodes, int most) {
   std::mt19937_64 random(seed);
@@ -44,18 +47,6 @@ Problem random_problem(uint64_t seed, int nodes, int most) {
   return problem;
 }
 
-double exhaustive(const Problem& problem) {
-  Solution solution(problem.nodes.size(), 0);
-  double best = kInfeasible;
-  for (;;) {
-    best = std::min(best, evaluate(problem, solution).cost);
-    size_t i = 0;
-    while (i < solution.size() && ++solution[i] == static_cast<int>(problem.nodes[i].cost.size()))
-      solution[i++] = 0;
-    if (i == solution.size()) return best;
-  }
-}
-
 constexpr char kContest[] = R"({"problem": {"name": "tiny", "nodes": {
   "intervals": [[0, 2], [1, 3], [0, 0]], "costs": [[1, 5], [2, 3], [0, 1000000000000000000]],
   "usages": [[10, 4], [10, 7], [99, 1]]},
@@ -81,7 +72,7 @@ TEST(Solve, AllSolversAgainstExhaustiveSearch) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Problem problem = random_problem(seed, 9, 4);
-    const double best = exhaustive(problem);
+    const double best = optimum(problem);
     for (const SolverKind solver :
          {SolverKind::automatic, SolverKind::ilp, SolverKind::beam, SolverKind::lns}) {
       SolveOptions options;

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/support/each_solution.h"
+
 namespace shardrun {
 namespace {
+
+using test::each_solution;
 
 Problem random_problem(uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -27,19 +31,6 @@ Problem random_problem(uint64_t seed) {
     for (size_t k = 0; k < pairs; ++k) edge.cost.push_back(below(40));
   }
   return problem;
-}
-
-/// Calls visit with every solution.
-template <typename Visit>
-void each_solution(const Problem& problem, Visit&& visit) {
-  Solution solution(problem.nodes.size(), 0);
-  for (;;) {
-    visit(solution);
-    size_t i = 0;
-    while (i < solution.size() && ++solution[i] == static_cast<int>(problem.nodes[i].cost.size()))
-      solution[i++] = 0;
-    if (i == solution.size()) return;
-  }
 }
 
 TEST(Bound, SaysWhatStrategiesAndPairsCostAtLeast) {

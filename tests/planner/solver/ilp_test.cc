@@ -11,9 +11,12 @@
 #include "planner/solver/local_search.h"
 #include "planner/solver/reductions.h"
 #include "planner/solver/solver.h"
+#include "tests/support/each_solution.h"
 
 namespace shardrun {
 namespace {
+
+using test::optimum;
 
 struct Shape {
   int nodes, strategies, edges;
@@ -62,22 +65,10 @@ Problem random_problem(uint64_t seed, const Shape& shape) {
   return p;
 }
 
-/// Cost of the best, kInfeasible if there is none.
-double brute_force(const Problem& p) {
-  Solution s(p.nodes.size(), 0);
-  double best = kInfeasible;
-  while (true) {
-    best = std::min(best, evaluate(p, s).cost);
-    size_t i = 0;
-    while (i < s.size() && ++s[i] == static_cast<int>(p.nodes[i].cost.size())) s[i++] = 0;
-    if (i == s.size()) return best;
-  }
-}
-
 void compare(uint64_t seed, const Shape& shape) {
   SCOPED_TRACE("seed " + std::to_string(seed) + (shape.memory ? " with" : " without") + " memory");
   const Problem p = random_problem(seed, shape);
-  const double best = brute_force(p);
+  const double best = optimum(p);
   const SolveResult r = solve_ilp(p, {});
   EXPECT_EQ(r.solution.has_value(), best != kInfeasible) << r.solver;
   EXPECT_EQ(r.proven_infeasible, best == kInfeasible) << r.solver;
@@ -103,7 +94,7 @@ TEST(SolverParts, AgreeOnRandomCores) {
   for (uint64_t seed = 2000; seed < 2120; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Problem p = random_problem(seed, {6, 5, 14, seed % 2 == 1});
-    const double best = brute_force(p);
+    const double best = optimum(p);
     Reducer reducer(p);
     if (!reducer.run(10)) {
       EXPECT_EQ(best, kInfeasible);
@@ -112,7 +103,7 @@ TEST(SolverParts, AgreeOnRandomCores) {
     const Problem& core = reducer.core();
     ++cores;
     // Reductions lose nothing.
-    const double reduced = brute_force(core);
+    const double reduced = optimum(core);
     EXPECT_TRUE(reduced == best || std::abs(reduced - best) < 1e-9) << reduced << " " << best;
     Bound bound(core);
     double last = -kInfeasible;

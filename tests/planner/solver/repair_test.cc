@@ -7,9 +7,12 @@
 #include <random>
 
 #include "base/at.h"
+#include "tests/support/each_solution.h"
 
 namespace shardrun {
 namespace {
+
+using test::each_solution;
 
 struct Made {
   FactoredProblem problem;
@@ -44,18 +47,6 @@ Made random_chain(uint64_t seed, int64_t limit) {
     out.problem.edges.push_back({i, i + 1, 1, matrix, {0, 1, 2}, {0, 1, 2}});
   }
   return out;
-}
-
-template <class Visit>
-void each_solution(const FactoredProblem& problem, const Visit& visit) {
-  Solution solution(problem.nodes.size(), 0);
-  for (;;) {
-    visit(solution);
-    size_t i = 0;
-    while (i < solution.size() && ++solution[i] == static_cast<int>(problem.nodes[i].cost.size()))
-      solution[i++] = 0;
-    if (i == solution.size()) return;
-  }
 }
 
 class Repairs : public testing::TestWithParam<int64_t> {};
