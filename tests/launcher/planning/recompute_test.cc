@@ -221,19 +221,26 @@ TEST_P(KeptCasts, WhereMemoryAllows) {
   }
 }
 
-class KeptLayouts : public KeptCasts {};
+class KeptLayouts : public KeptCasts {
+ protected:
+  void SetUp() override {
+    if (!cpu::multiplies_bf16())
+      GTEST_SKIP() << "bf16 is computed in f32: its weights stay as they are";
+  }
+  Model load_with_loss(World& world) const {
+    ModelOptions options;
+    options.batch = which_.batch;
+    options.loss = which_.loss;
+    options.dtype = "bf16";
+    return load_model(world, path_, options);
+  }
+};
 
 /// Weights in kernels' layouts are given up before their bf16 copies, and change no loss, of
 /// validation as well.
 TEST_P(KeptLayouts, WhereMemoryAllows) {
-  if (!cpu::multiplies_bf16())
-    GTEST_SKIP() << "bf16 is computed in f32: its weights stay as they are";
   World world = World::threads(2);
-  ModelOptions options;
-  options.batch = which_.batch;
-  options.loss = which_.loss;
-  options.dtype = "bf16";
-  const Model model = load_model(world, path_, options);
+  const Model model = load_with_loss(world);
   PlanRequest request;
   request.planner = "dp";
   const TrainingPlan plenty = make_plan(world, model, request);
@@ -254,6 +261,21 @@ TEST_P(KeptLayouts, WhereMemoryAllows) {
     return losses;
   };
   EXPECT_EQ(train_with(plenty), train_with(tight));
+}
+
+/// Kernels of GPUs read weights as they lie, so a plan for GPUs, wherever it is made, has no
+/// layouts of those that this machine's kernels read.
+TEST_P(KeptLayouts, AreOfProcessorsAlone) {
+  World world = World::threads(2);
+  const Model model = load_with_loss(world);
+  PlanRequest request;
+  request.planner = "dp";
+  for (const char* cluster : {"", "h100"}) {
+    request.cluster = cluster;
+    const TrainingPlan plan = make_plan(world, model, request);
+    EXPECT_TRUE(keeps(plan)) << cluster;
+    EXPECT_EQ(packs(plan), request.cluster.empty()) << cluster;
+  }
 }
 
 class RecomputeOnTwoRanks : public Recompute {};
