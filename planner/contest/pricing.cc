@@ -14,7 +14,6 @@ struct PricingSettings {
   double first_price = 0.05;  // fraction of the cost: what the whole limit costs at first
   double floor = 1e-4;        // of the first price: below it a price is zero
   double step = 0.7;          // first
-  double step_again = 0.1;    // of the first step, at least, when a run goes on from another
   double least_step = 1e-3;   // then they have converged
   double most_change = 0.2;   // of a logarithm in one step
   double past = 0.3;          // weight of the past in the mean use
@@ -81,24 +80,8 @@ void MemoryPricing::sweep_without_memory(const PricingLimits& limits) {
   }
 }
 
-/// Entropy of the draws over its largest possible value, for the nodes that hold memory.
-double MemoryPricing::entropy(double temperature) const {
-  double sum = 0, most = 0;
-  for (int i = 0; i < flat_.size(); ++i) {
-    if (flat_.ranges(i).empty() || flat_.strategies(i) < 2) continue;
-    double weight = 0, mean = 0;
-    for (double slack : bound_.slack(i)) {
-      const double w = std::exp(-slack / temperature);
-      weight += w;
-      mean += w * slack / temperature;
-    }
-    sum += std::log(weight) + mean / weight;
-    most += std::log(flat_.strategies(i));
-  }
-  return most > 0 ? sum / most : 0.0;
-}
-
-/// Fills use_ and returns the entropy.
+/// Fills use_. Returns the entropy of the draws over its largest possible value, for the nodes that
+/// hold memory.
 double MemoryPricing::expect_use(double temperature) {
   std::fill(use_.begin(), use_.end(), 0.0);
   double sum = 0, most = 0;
@@ -136,7 +119,6 @@ double MemoryPricing::expect_use(double temperature) {
 }
 
 void MemoryPricing::start(const PricingLimits& limits) {
-  started_ = true;
   for (int sweep = 0; sweep < kPricing.free_sweeps; ++sweep) {
     if (sweep > 0 && limits.progress && limits.progress() >= 1) break;
     take_bound();
@@ -154,23 +136,18 @@ void MemoryPricing::start(const PricingLimits& limits) {
   mean_use_.assign(price_.size(), 1.0);
   step_ = kPricing.step;
   temperature_ = scale / static_cast<double>(flat_.size());
-  for (int k = 0; k < kPricing.doublings && entropy(temperature_) < kPricing.first_entropy; ++k)
+  for (int k = 0; k < kPricing.doublings && expect_use(temperature_) < kPricing.first_entropy; ++k)
     temperature_ *= 2;
-  for (int k = 0; k < kPricing.doublings && entropy(temperature_) > kPricing.first_entropy; ++k)
+  for (int k = 0; k < kPricing.doublings && expect_use(temperature_) > kPricing.first_entropy; ++k)
     temperature_ /= kPricing.decrease;
   least_temperature_ = kPricing.least_temperature * temperature_;
 }
 
 void MemoryPricing::run(const PricingLimits& limits) {
   if (price_.empty()) return sweep_without_memory(limits);
-  const bool again = started_;
-  if (!started_) start(limits);
-  double best = lower_bound_;
-  if (!again) best = -kInfeasible;  // what prices are worth, not what none are
-  if (again) step_ = std::max(step_, kPricing.step_again * kPricing.step);
-  const double first_entropy =
-      again ? std::max(kPricing.last_entropy, entropy(temperature_)) : kPricing.first_entropy;
-  double reached = first_entropy;
+  start(limits);
+  double best = -kInfeasible;  // what prices are worth, not what none are
+  double reached = kPricing.first_entropy;
   int last_gain = 0, rest = 0;
   for (int sweep = 0; sweep < limits.sweeps && step_ >= kPricing.least_step; ++sweep) {
     double progress = static_cast<double>(sweep) / limits.sweeps;
@@ -196,7 +173,8 @@ void MemoryPricing::run(const PricingLimits& limits) {
       std::fill(mean_use_.begin(), mean_use_.end(), 1.0);
       continue;
     }
-    const double wanted = first_entropy + (kPricing.last_entropy - first_entropy) * progress;
+    const double wanted =
+        kPricing.first_entropy + (kPricing.last_entropy - kPricing.first_entropy) * progress;
     temperature_ = std::max(
         least_temperature_,
         temperature_ *

@@ -28,8 +28,8 @@ class MemoryPricing {
   /// Both must outlive this. `bound` must be of flat's Problem, with no cost added so far.
   MemoryPricing(const FlatProblem& flat, Bound& bound);
 
-  /// May be called again: it goes on from the best prices with smaller steps. Leaves `bound` with
-  /// the best prices and up to date. Without memory rows it only sweeps until the bound stays.
+  /// Once. Leaves `bound` with the best prices and up to date. Without memory rows it only sweeps
+  /// until the bound stays.
   void run(const PricingLimits& limits);
 
   /// What message passing decodes if all prices are multiplied by `emphasis`: a solution that needs
@@ -47,7 +47,6 @@ class MemoryPricing {
   void set_logs();
   void take_bound();
   void sweep_without_memory(const PricingLimits& limits);
-  double entropy(double temperature) const;
   double expect_use(double temperature);
   void start(const PricingLimits& limits);
 
@@ -60,7 +59,6 @@ class MemoryPricing {
   double floor_ = 0, temperature_ = 0, least_temperature_ = 0, step_ = 0;
   double priced_limit_ = 0;
   double lower_bound_ = -kInfeasible;
-  bool started_ = false;
 };
 
 }  // namespace shardrun
