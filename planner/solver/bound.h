@@ -5,16 +5,25 @@
 #include <span>
 #include <vector>
 
-#include "planner/solver/problem.h"
+#include "planner/solver/messages.h"
 
 namespace shardrun {
+
+/// An edge as one of its nodes sees it.
+struct BoundArc {
+  int other = 0;
+  size_t table = 0;     // rows: the other's strategies; columns: own, with infinity up to the width
+  size_t message = 0;   // own: subtracted from the edge's costs
+  size_t reversed = 0;  // the other's
+  int edge = 0;
+};
 
 /// Sequential reweighted message passing: TRW-S (Kolmogorov 2006, "Convergent tree-reweighted
 /// message passing for energy minimization") in the form of SRMP (Kolmogorov 2015). Costs are moved
 /// between nodes and edges without changing any solution's cost, so that the sum of all minima, a
 /// lower bound, never falls. Memory is priced by the caller with add_cost (a Lagrangian), not known
 /// here. Every node must have a strategy and every strategy a finite partner along each edge.
-class Bound {
+class Bound : public MessagePassing<BoundArc> {
  public:
   explicit Bound(const Problem& problem);
 
@@ -30,48 +39,12 @@ class Bound {
   double sweep(const PairVisitor& visit);
   double bound() const { return bound_; }
 
-  /// Adds to a node's costs (a changed price of memory). The bound holds again after the next
-  /// sweep.
-  void add_cost(int node, const std::vector<double>& cost);
-
-  /// A good solution for the priced costs, built during the last sweep.
-  const Solution& decoded() const { return decoded_; }
-
-  /// For each strategy of a node, found in the last sweep's forward half: a solution that uses it
-  /// costs at least bound_before_sweep() + slack.
-  std::span<const double> slack(int node) const {
-    const Node& n = nodes_[static_cast<size_t>(node)];
-    return {slack_.data() + n.costs, n.size};
-  }
-  /// Minus infinity, which makes no such claim, if costs were added before that sweep.
-  double bound_before_sweep() const { return bound_before_; }
-
  private:
-  struct Node {
-    size_t size = 0;                         // strategies
-    size_t width = 0;                        // the same rounded up: rows of tables
-    size_t costs = 0;                        // where its costs and slacks begin
-    size_t first = 0, middle = 0, last = 0;  // arcs to lower nodes, then to higher ones
-  };
-  struct Arc {
-    int other = 0;
-    size_t table = 0;  // rows: the other's strategies; columns: own, with infinity up to the width
-    size_t message = 0;   // own: subtracted from the edge's costs
-    size_t reversed = 0;  // the other's
-    int edge = 0;
-  };
-  void collect(const Arc& arc, const Node& node);
-  void visit(size_t i, bool forward, const PairVisitor* tell = nullptr);
+  void collect(const BoundArc& arc, const Node& node);
   void tell_pairs(size_t i, const PairVisitor& tell);
   double sweep_once(const PairVisitor* tell);
 
-  std::vector<Node> nodes_;
-  std::vector<Arc> arcs_;
-  std::vector<double> tables_, messages_;
-  std::vector<double> theta_, slack_;  // nodes' present costs
-  Solution decoded_;
-  std::vector<double> collected_, given_, pairs_;
-  double bound_ = -kInfeasible, bound_before_ = -kInfeasible;
+  std::vector<double> tables_, pairs_;
 };
 
 }  // namespace shardrun

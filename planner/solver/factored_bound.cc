@@ -26,12 +26,8 @@ uint32_t number(size_t n) {
 
 }  // namespace
 
-FactoredBound::FactoredBound(const FactoredProblem& problem)
-    : order_(problem.nodes.size()),
-      slack_(problem.nodes.size()),
-      decoded_(problem.nodes.size(), 0),
-      bound_(-kInfeasible),
-      bound_before_(-kInfeasible) {
+FactoredBound::FactoredBound(const FactoredProblem& problem) : order_(problem.nodes.size()) {
+  decoded_.assign(order_.size(), 0);
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](int a, int b) {
     return problem.nodes[at(a)].place < problem.nodes[at(b)].place;
@@ -43,16 +39,8 @@ FactoredBound::FactoredBound(const FactoredProblem& problem)
 void FactoredBound::lay_out(const FactoredProblem& problem) {
   nodes_.assign(problem.nodes.size(), {});
   theta_.clear();
-  size_t widest = 0;
-  for (int i : order_) {
-    const std::vector<double>& cost = problem.nodes[at(i)].cost;
-    nodes_[at(i)].size = cost.size();
-    nodes_[at(i)].costs = theta_.size();
-    theta_.insert(theta_.end(), cost.begin(), cost.end());
-    widest = std::max(widest, cost.size());
-  }
-  gathered_.resize(widest);
-  given_.resize(widest);
+  slack_.clear();
+  for (int i : order_) set_costs(nodes_[at(i)], problem.nodes[at(i)].cost);
   first_message_.clear();
   size_t messages = 0;
   for (const FactoredProblem::Edge& edge : problem.edges) {
@@ -109,26 +97,26 @@ void FactoredBound::add_arcs(const FactoredProblem& problem) {
     names_.insert(names_.end(), edge.row.begin(), edge.row.end());
     names_.insert(names_.end(), edge.column.begin(), edge.column.end());
     const size_t from = first_message_[e], to = from + rows;
-    const Arc at_from{edge.scale,
-                      edge.to,
-                      number(columns),
-                      number(m.columns),
-                      number(padded(m.rows)),
-                      number(tables->second.by_column),
-                      number(from),
-                      number(to),
-                      number(name),
-                      number(name + rows)};
-    const Arc at_to{edge.scale,
-                    edge.from,
-                    number(rows),
-                    number(m.rows),
-                    number(padded(m.columns)),
-                    number(tables->second.by_row),
-                    number(to),
-                    number(from),
-                    number(name + rows),
-                    number(name)};
+    const FactoredArc at_from{edge.scale,
+                              edge.to,
+                              number(columns),
+                              number(m.columns),
+                              number(padded(m.rows)),
+                              number(tables->second.by_column),
+                              number(from),
+                              number(to),
+                              number(name),
+                              number(name + rows)};
+    const FactoredArc at_to{edge.scale,
+                            edge.from,
+                            number(rows),
+                            number(m.rows),
+                            number(padded(m.columns)),
+                            number(tables->second.by_row),
+                            number(to),
+                            number(from),
+                            number(name + rows),
+                            number(name)};
     const bool in_order = rank[at(edge.from)] < rank[at(edge.to)];
     const int low = in_order ? edge.from : edge.to, high = in_order ? edge.to : edge.from;
     lower_.push_back({low, later[at(low)]});
@@ -143,14 +131,13 @@ void FactoredBound::add_arcs(const FactoredProblem& problem) {
 void FactoredBound::restrict(const FactoredProblem& less, const Kept& kept) {
   const std::vector<Node> nodes = nodes_;
   const std::vector<size_t> first_message = first_message_;
-  const std::vector<double> theta = std::move(theta_), messages = std::move(messages_);
+  const std::vector<double> theta = std::move(theta_), messages = std::move(messages_),
+                            slack = std::move(slack_);
   lay_out(less);
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    for (size_t a = 0; a < kept[i].size(); ++a)
+    for (size_t a = 0; a < kept[i].size(); ++a) {
       theta_[nodes_[i].costs + a] = theta[nodes[i].costs + at(kept[i][a])];
-    if (!slack_[i].empty()) {
-      for (size_t a = 0; a < kept[i].size(); ++a) slack_[i][a] = slack_[i][at(kept[i][a])];
-      slack_[i].resize(kept[i].size());
+      slack_[nodes_[i].costs + a] = slack[nodes[i].costs + at(kept[i][a])];
     }
     const auto found = std::lower_bound(kept[i].begin(), kept[i].end(), decoded_[i]);
     decoded_[i] = found != kept[i].end() && *found == decoded_[i]
@@ -167,14 +154,8 @@ void FactoredBound::restrict(const FactoredProblem& less, const Kept& kept) {
   bound_ = -kInfeasible;
 }
 
-void FactoredBound::add_cost(int node, const std::vector<double>& cost) {
-  double* theta = theta_.data() + nodes_[at(node)].costs;
-  for (size_t a = 0; a < cost.size(); ++a) theta[a] += cost[a];
-  bound_ = -kInfeasible;
-}
-
 /// min over the other's strategies of the edge's present costs, for each of `size` own strategies.
-void FactoredBound::collect(const Arc& arc, size_t size) {
+void FactoredBound::collect(const FactoredArc& arc, size_t size) {
   double* least = least_.data();
   std::fill_n(least, arc.names, kInfeasible);
   const double* others = messages_.data() + arc.reversed;
@@ -187,53 +168,19 @@ void FactoredBound::collect(const Arc& arc, size_t size) {
   least_per_column<kFactoredBlocks>(tables_.data() + arc.table, arc.width, arc.names, cost_of, out);
   const double* own = messages_.data() + arc.message;
   name = names_.data() + arc.own_name;
-  for (size_t a = 0; a < size; ++a) gathered_[a] = out[name[a]] - own[a];
+  for (size_t a = 0; a < size; ++a) collected_[a] = out[name[a]] - own[a];
 }
 
-void FactoredBound::visit(size_t i, bool forward) {
-  const Node& node = nodes_[i];
-  const size_t size = node.size;
-  double* theta = theta_.data() + node.costs;
-  const size_t sources = forward ? node.first : node.middle,
-               sources_end = forward ? node.middle : node.last,
-               targets = forward ? node.middle : node.first,
-               targets_end = forward ? node.last : node.middle;
-  if (forward) {
-    // Given the choices of the nodes before, take the best.
-    std::copy_n(theta, size, given_.begin());
-    for (size_t k = sources; k < sources_end; ++k) {
-      const Arc& arc = arcs_[k];
-      const float* row = tables_.data() + arc.table +
-                         names_[arc.other_name + at(decoded_[at(arc.other)])] * arc.width;
-      const uint16_t* name = names_.data() + arc.own_name;
-      const double* own = messages_.data() + arc.message;
-      for (size_t a = 0; a < size; ++a)
-        given_[a] += arc.scale * static_cast<double>(row[name[a]]) - own[a];
-    }
-    decoded_[i] =
-        static_cast<int>(std::min_element(given_.data(), given_.data() + size) - given_.data());
-  }
-  for (size_t k = sources; k < sources_end; ++k) {
-    collect(arcs_[k], size);
-    double* own = messages_.data() + arcs_[k].message;
-    for (size_t a = 0; a < size; ++a) {
-      theta[a] += gathered_[a];
-      own[a] += gathered_[a];
-    }
-  }
-  if (forward) {
-    const double least = least_of(theta, size);
-    slack_[i].resize(size);
-    for (size_t a = 0; a < size; ++a) slack_[i][a] = theta[a] - least;
-  }
-  give_costs(std::span(theta, size), sources_end - sources,
-             std::span<const Arc>(arcs_).subspan(targets, targets_end - targets), messages_.data());
-}
-
-double FactoredBound::least_costs() const {
-  double sum = 0;
-  for (const Node& node : nodes_) sum += least_of(theta_.data() + node.costs, node.size);
-  return sum;
+void FactoredBound::visit_node(int node, bool forward) {
+  const auto cost_of = [&](const FactoredArc& arc) {
+    const float* row = tables_.data() + arc.table +
+                       names_[arc.other_name + at(decoded_[at(arc.other)])] * arc.width;
+    return [scale = arc.scale, row, name = names_.data() + arc.own_name](size_t a) {
+      return scale * static_cast<double>(row[name[a]]);
+    };
+  };
+  const auto collect_of = [&](const FactoredArc& arc) { collect(arc, nodes_[at(node)].size); };
+  visit(at(node), forward, cost_of, collect_of, [] {});
 }
 
 double FactoredBound::sweep() {
@@ -244,12 +191,12 @@ double FactoredBound::sweep() {
     for (const auto& [low, arc] : lower_) {
       const size_t size = nodes_[at(low)].size;
       collect(arcs_[arc], size);
-      bound_before_ += least_of(gathered_.data(), size);
+      bound_before_ += least_of(collected_.data(), size);
     }
     count_work(sweep_work_);
   }
-  for (int i : order_) visit(at(i), true);
-  for (size_t i = order_.size(); i-- > 0;) visit(at(order_[i]), false);
+  for (int i : order_) visit_node(i, true);
+  for (size_t i = order_.size(); i-- > 0;) visit_node(order_[i], false);
   count_work(2 * sweep_work_);
   bound_ = least_costs();
   return bound_;

@@ -217,7 +217,7 @@ class Narrower {
     size_t gone = 0, total = 0;
     for (size_t i = 0; i < out_.kept.size(); ++i) {
       less.emplace_back();
-      const std::vector<double>& slack = bound_->slack(static_cast<int>(i));
+      const std::span<const double> slack = bound_->slack(static_cast<int>(i));
       for (size_t a = 0; a < slack.size(); ++a) {
         if (slack[a] <= margin) less.back().push_back(static_cast<int>(a));
       }
@@ -238,9 +238,10 @@ class Narrower {
   void finish_slack() {
     bound_->sweep();
     remove();
-    if (bound_->slack(0).size() != out_.kept[0].size()) bound_->sweep();
-    for (size_t i = 0; i < out_.kept.size(); ++i)
-      out_.slack.push_back(bound_->slack(static_cast<int>(i)));
+    for (size_t i = 0; i < out_.kept.size(); ++i) {
+      const std::span<const double> slack = bound_->slack(static_cast<int>(i));
+      out_.slack.emplace_back(slack.begin(), slack.end());
+    }
   }
 
   const FactoredProblem& problem_;
