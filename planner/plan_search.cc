@@ -195,8 +195,8 @@ std::vector<Solution> PlanSearch::proposed_starts(const FactoredProblem& problem
     if (proposed_[c] >= 0) kept[c] = {proposed_[c]};
   }
   const std::optional<Narrowed> found = narrow(restricted(problem, kept), {Effort().gap});
-  if (!found || !found->best) return {};
-  return {expanded(*found->best, kept)};
+  if (!found || !found->solution) return {};
+  return {expanded(*found->solution, kept)};
 }
 
 void PlanSearch::drop_avoided(SearchSpace& space) const {
@@ -467,7 +467,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
       problem.edges = allowed;
       continue;
     }
-    const std::optional<Solution>& solution = found.solution ? found.solution : found.smallest;
+    const std::optional<Solution>& solution = found.solution ? found.solution : found.tightest;
     if (!solution) break;
     const bool may_loosen = !loosened && found.solution && raw_cost(problem, *solution) > free;
     ArenaUse use;

@@ -115,13 +115,7 @@ class LnsSolver {
 
   void offer(const Solution& solution) {
     const Evaluation judged = evaluate(problem_, solution);
-    if (judged.cost < result_.cost) {
-      result_.cost = judged.cost;
-      result_.solution = solution;
-    } else if (judged.raw_cost != kInfeasible && judged.peak_bytes < least_peak_) {
-      least_peak_ = judged.peak_bytes;
-      result_.tightest = solution;
-    }
+    result_.offer(solution, judged.raw_cost, judged.peak_bytes, judged.cost < kInfeasible);
   }
   void offer_core(const Solution& choice) { offer(reducer_.expand(choice)); }
 
@@ -234,7 +228,6 @@ class LnsSolver {
   std::unique_ptr<CoreSearch> search_;
   SolveResult result_;
   int64_t work_ = 0;
-  int64_t least_peak_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace

@@ -161,11 +161,8 @@ SolveResult solve_beam(const Problem& problem, const SolveOptions& options) {
        width = std::min(width * 8, options.beam_width)) {
     if (const std::optional<Solution> found =
             Beam(reducer.core(), static_cast<size_t>(width)).run(end)) {
-      const Evaluation judged = evaluate(problem, reducer.expand(*found));
-      if (judged.cost < result.cost) {
-        result.cost = judged.cost;
-        result.solution = reducer.expand(*found);
-      }
+      const Solution solution = reducer.expand(*found);
+      result.offer(solution, evaluate(problem, solution).cost, -1, true);
     }
     if (width >= options.beam_width || end.passed()) break;
   }

@@ -49,15 +49,7 @@ class IlpSolver {
 
   void offer(const Solution& solution) {
     const Evaluation judged = evaluate(problem_, solution);
-    if (judged.raw_cost == kInfeasible) return;
-    if (judged.peak_bytes < least_peak_) {
-      least_peak_ = judged.peak_bytes;
-      result_.tightest = solution;
-    }
-    if (judged.cost < result_.cost) {
-      result_.cost = judged.cost;
-      result_.solution = solution;
-    }
+    result_.offer(solution, judged.raw_cost, judged.peak_bytes, judged.cost < kInfeasible);
   }
   void offer_bound(double bound) { result_.lower_bound = std::max(result_.lower_bound, bound); }
 
@@ -248,7 +240,6 @@ class IlpSolver {
   Deadline end_;
   SolveOptions options_;
   SolveResult result_;
-  int64_t least_peak_ = std::numeric_limits<int64_t>::max();
   bool proven_ = false;
 };
 

@@ -45,7 +45,7 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
     }
     all = false;
     std::set<int> chosen;
-    for (const auto& solution : {narrowed.best, narrowed.smallest}) {
+    for (const auto& solution : {narrowed.solution, narrowed.tightest}) {
       if (solution) chosen.insert((*solution)[i]);
     }
     std::vector<size_t> order(kept.size());
@@ -71,7 +71,7 @@ Kept most_promising(const FactoredProblem& problem, const Narrowed& narrowed, bo
 }
 
 LimitedResult result_of(const Narrowed& narrowed) {
-  return {narrowed.best, narrowed.smallest, narrowed.cost, narrowed.lower_bound, "bound"};
+  return {narrowed, narrowed.lower_bound, "bound"};
 }
 
 }  // namespace
@@ -114,9 +114,9 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   Problem left = dense(restricted(problem, kept));
   if (limit > 0) left.memory_limit = limit;
   SolveOptions options;
-  options.seconds = beam            ? seconds
-                    : narrowed.best ? kLimitedSearch.polish_fraction * seconds
-                                    : kLimitedSearch.rescue_fraction * seconds;
+  options.seconds = beam                ? seconds
+                    : narrowed.solution ? kLimitedSearch.polish_fraction * seconds
+                                        : kLimitedSearch.rescue_fraction * seconds;
   options.clock = Deadline::Clock::work;
   options.seed = options_.seed;
   options.gap = gap;
@@ -124,7 +124,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
   options.mip = false;  // it takes most of the time, and finds hardly anything
   if (all && limit <= 0) options.lower_bound = narrowed.lower_bound;
   const std::optional<Solution> known =
-      narrowed.best ? choices_in(*narrowed.best, kept) : std::nullopt;
+      narrowed.solution ? choices_in(*narrowed.solution, kept) : std::nullopt;
   if (known) options.start = &*known;
   const SolveResult result = beam ? solve_beam(left, options) : solve_ilp(left, options);
   out.solver = result.solver;
@@ -132,7 +132,7 @@ LimitedResult LimitedSearch::polished(const FactoredProblem& problem, int64_t li
     out.solution = expanded(*result.solution, kept);
     out.cost = result.cost;
   }
-  if (result.tightest) out.smallest = expanded(*result.tightest, kept);
+  if (result.tightest) out.tightest = expanded(*result.tightest, kept);
   // What was removed cannot be in anything that is cheaper than what was known then.
   if (all && !beam)
     out.lower_bound = std::max(out.lower_bound, std::min(result.lower_bound, narrowed.cost));
@@ -200,14 +200,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity,
   int64_t limit = 0;
   std::optional<Narrowed> narrowed;
   bool fresh = true, polish = plainly || (capacity.empty() && options_.polishes);  // at last
-  std::optional<Solution> smallest;  // by its fullest of all times
-  int64_t least_peak = std::numeric_limits<int64_t>::max();
-  const auto note = [&](const Solution& solution) {
-    const int64_t peak = peak_bytes(problem_, solution);
-    if (peak >= least_peak || raw_cost(problem_, solution) >= kInfeasible) return;
-    least_peak = peak;
-    smallest = solution;
-  };
+  Incumbent all;  // whose peaks are those of all times
   for (int round = 0; round < kLimitedSearch.rounds; ++round) {
     if (fresh) {
       now = capacity.empty() || rows_.empty() ? problem_ : at_rows(capacity, limit);
@@ -219,13 +212,15 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity,
             : !narrowed ? LimitedResult()
             : polish    ? polished(now, limit, *narrowed, seconds)
                         : result_of(*narrowed);
-    for (auto* solution : {&found.solution, &found.smallest}) {
+    for (auto* solution : {&found.solution, &found.tightest}) {
       if (!*solution) continue;
       (*solution)->resize(problem_.nodes.size());
-      if (!capacity.empty()) note(**solution);
+      if (!capacity.empty())
+        all.offer(**solution, raw_cost(problem_, **solution), peak_bytes(problem_, **solution),
+                  false);
     }
     lower_bound = std::max(lower_bound, found.lower_bound);
-    const std::optional<Solution>& seen = found.solution ? found.solution : found.smallest;
+    const std::optional<Solution>& seen = found.solution ? found.solution : found.tightest;
     if (end.passed() || !seen) break;
     fresh = !capacity.empty() && add_rows(capacity, *seen);
     if (fresh) continue;
@@ -239,7 +234,7 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity,
     found.solution = std::nullopt;
     found.cost = kInfeasible;
   }
-  if (smallest) found.smallest = std::move(smallest);
+  if (all.tightest) found.tightest = std::move(all.tightest);
   found.lower_bound = std::min(lower_bound, found.cost);
   return found;
 }

@@ -22,10 +22,8 @@ struct LimitedOptions {
   bool polishes = true;  // false: without a limit, what narrowing finds will do
 };
 
-struct LimitedResult {
-  std::optional<Solution> solution;  // fits; nullopt: none was found
-  std::optional<Solution> smallest;  // that was seen, where memory is limited
-  double cost = kInfeasible, lower_bound = -kInfeasible;
+struct LimitedResult : Incumbent {
+  double lower_bound = -kInfeasible;
   std::string solver;  // which part finished
 };
 

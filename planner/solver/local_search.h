@@ -33,8 +33,7 @@ class LocalSearch {
   /// Freitas 2004, "From fields to trees"). Deterministic in its arguments.
   std::optional<Solution> improve(Solution start, const LocalSearchOptions& options);
 
-  /// The least peak over what was seen while repairing, and its solution (memory-limited problems).
-  int64_t least_peak() const { return least_peak_; }
+  /// With the least peak over what was seen while repairing (memory-limited problems).
   const std::optional<Solution>& tightest() const { return tightest_; }
 
  private:

@@ -80,7 +80,7 @@ class Narrower {
 
  private:
   bool good() const {
-    if (!out_.best) return false;
+    if (!out_.solution) return false;
     const double left = out_.cost - out_.lower_bound;
     return left <= options_.gap * out_.cost ||
            std::max(kNarrow.unnoticed, left * steps_to_gain(options_.memory_limit)) <=
@@ -96,19 +96,10 @@ class Narrower {
   /// Judges a solution of the whole problem.
   void offer(const Solution& solution) {
     const double cost = raw_cost(problem_, solution);
-    if (memory_) {
-      memory_->reset(solution);
-      const int64_t peak = memory_->peak();
-      if (cost < kInfeasible && peak < least_peak_) {
-        least_peak_ = peak;
-        out_.smallest = solution;
-      }
-      if (peak > options_.memory_limit) return;
-    }
-    if (!(cost < out_.cost)) return;
-    out_.cost = cost;
-    out_.best = solution;
-    since_better_ = 0;
+    if (memory_) memory_->reset(solution);
+    const int64_t peak = memory_ ? memory_->peak() : -1;
+    if (out_.offer(solution, cost, peak, !memory_ || peak <= options_.memory_limit))
+      since_better_ = 0;
   }
 
   void try_decoded() {
@@ -163,7 +154,7 @@ class Narrower {
       }
       offer(expanded(found, out_.kept));
     };
-    if (out_.best) remember(*out_.best);  // a start that nothing beat
+    if (out_.solution) remember(*out_.solution);  // a start that nothing beat
     for (const Seen& one : seen_) {
       if (const std::optional<Solution> start = choices_in(one.solution, out_.kept))
         improve(*start);
@@ -175,8 +166,8 @@ class Narrower {
       const FactoredProblem joint = restricted(now_, choices);
       const std::optional<Narrowed> joined =
           narrow(joint, {options_.gap, end_.left(), 0, {}, false});
-      if (!joined || !joined->best) return;
-      improve(expanded(*joined->best, choices));
+      if (!joined || !joined->solution) return;
+      improve(expanded(*joined->solution, choices));
       if (out_.cost >= before * (1 - kNarrow.worth_joining)) return;
     }
   }
@@ -210,7 +201,7 @@ class Narrower {
 
   /// Strategies that no better solution uses go.
   void remove() {
-    if (!out_.best) return;
+    if (!out_.solution) return;
     const double margin = out_.cost * (1 + kNarrow.rounding) -
                           (bound_->bound_before_sweep() - prices_.priced_limit());
     Kept less;
@@ -264,7 +255,6 @@ class Narrower {
     Solution solution;
   };
   std::vector<Seen> seen_;  // the cheapest first
-  int64_t least_peak_ = std::numeric_limits<int64_t>::max();
 };
 
 }  // namespace
@@ -282,7 +272,7 @@ std::optional<Narrowed> narrow(const FactoredProblem& problem, const NarrowOptio
   }
   std::optional<Narrowed> out = Narrower(less.problem(), inner).run();
   if (!out) return std::nullopt;
-  for (std::optional<Solution>* solution : {&out->best, &out->smallest}) {
+  for (std::optional<Solution>* solution : {&out->solution, &out->tightest}) {
     if (*solution) *solution = expanded(less.expanded(**solution), possible);
   }
   const Kept kept = std::exchange(out->kept, {});

@@ -20,19 +20,16 @@ struct NarrowOptions {
   bool descends = true;             // by trees, where the messages end with a larger gap
 };
 
-struct Narrowed {
+struct Narrowed : Incumbent {  // in the problem's own choices
   /// Strategies that can be in a solution better than the best one known.
   Kept kept;
   /// Per node and kept strategy: how much more than the bound a solution with it costs at least.
   std::vector<std::vector<double>> slack;
   double lower_bound = -kInfeasible;  // of all solutions (that fit), not of the kept ones alone
-  std::optional<Solution> best;       // in the problem's own choices; fits
-  double cost = kInfeasible;
   /// Close enough to the bound, or what is left to gain would not pay for more of the search.
   bool enough = false;
-  std::optional<Solution> smallest;  // that was seen, whether it fits or not
-  bool closed() const { return best.has_value() && cost <= lower_bound; }
-  double gap() const { return best ? (cost - lower_bound) / cost : kInfeasible; }
+  bool closed() const { return solution.has_value() && cost <= lower_bound; }
+  double gap() const { return solution ? (cost - lower_bound) / cost : kInfeasible; }
 };
 
 /// Message passing over all strategies (planner/solver/factored_bound.h) and descents from what it

@@ -40,6 +40,17 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
   return result;
 }
 
+bool Incumbent::offer(const Solution& seen, double raw_cost, int64_t peak, bool fits) {
+  if (raw_cost < kInfeasible && peak >= 0 && peak < least_peak) {
+    least_peak = peak;
+    tightest = seen;
+  }
+  if (!fits || !(raw_cost < cost)) return false;
+  cost = raw_cost;
+  solution = seen;
+  return true;
+}
+
 PeakBytes least_bytes(const Problem& problem) { return peak_of(least_over_time(problem.nodes)); }
 
 std::vector<Problem::Claim> restricted(const std::vector<Problem::Claim>& claims,

@@ -54,6 +54,19 @@ struct Evaluation {
   int peak_time = -1;  // -1: nothing is ever alive
 };
 
+/// The best of the solutions that a search has seen, and of all that are allowed, whether they fit
+/// or not, the one that needs the least memory.
+struct Incumbent {
+  std::optional<Solution> solution;  // nullopt: none that fits was seen
+  double cost = kInfeasible;
+  std::optional<Solution> tightest;  // nullopt as well where memory is not limited
+  int64_t least_peak = std::numeric_limits<int64_t>::max();  // of that one, in bytes
+
+  /// `raw_cost`: kInfeasible if a forbidden choice was made. `peak`: -1 where memory is not
+  /// limited. True if it is the best now.
+  bool offer(const Solution& seen, double raw_cost, int64_t peak, bool fits);
+};
+
 /// The summed costs of the choices alone, memory aside. Indices must be in range.
 double raw_cost(const Problem& problem, const Solution& solution);
 

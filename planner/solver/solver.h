@@ -29,14 +29,10 @@ struct SolveOptions {
   bool prove = false;  // lns: where the core is small, remove what the bound excludes and use HiGHS
 };
 
-struct SolveResult {
-  std::optional<Solution> solution;  // nullopt: none found that fits
-  double cost = kInfeasible;
+struct SolveResult : Incumbent {
   double lower_bound =
       -kInfeasible;  // no solution that fits costs less; equal to cost if proven optimal
   bool proven_infeasible = false;
-  /// If none fits: the one that is allowed and needs the least memory of all that were seen.
-  std::optional<Solution> tightest;
   /// Which part finished: "reduction", "elimination", "bound", "mip", "search"; "none": there was
   /// no time.
   std::string solver;

@@ -13,7 +13,7 @@ namespace shardrun {
 ///
 ///     const Contraction less(problem);
 ///     const std::optional<Narrowed> found = ... less.problem() ...
-///     const Solution solution = less.expanded(*found->best);
+///     const Solution solution = less.expanded(*found->solution);
 class Contraction {
  public:
   explicit Contraction(const FactoredProblem& problem);

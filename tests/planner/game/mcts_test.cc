@@ -154,7 +154,7 @@ TEST(Mcts, DescentsAreNearTheBound) {
       EXPECT_EQ(one.strategies, four.strategies);
       EXPECT_LE(one.descended.relative, one.price.relative);
       const std::optional<Narrowed> all = narrow(problem, {.gap = 1e-4, .memory_limit = limit});
-      ASSERT_TRUE(all && all->best);
+      ASSERT_TRUE(all && all->solution);
       EXPECT_GE(one.descended.seconds, all->lower_bound * (1 - 1e-9)) << mesh << ' ' << limit;
       // Where bytes are limited they have a price, which need not meet the limit exactly.
       EXPECT_LE(one.descended.seconds, all->cost * (limit > 0 ? 1.02 : 1.01))

@@ -117,12 +117,12 @@ TEST(Contraction, WhatNarrowingSaysIsOfAllNodes) {
     if (node.name.starts_with("value")) node.cost = {0, 0, 0};
   }
   const std::optional<Narrowed> found = narrow(problem, {.gap = 1e-9});
-  ASSERT_TRUE(found && found->best);
-  for (int v = 0; v < 3; ++v) EXPECT_EQ((*found->best)[static_cast<size_t>(v)], 2);  // their 1
+  ASSERT_TRUE(found && found->solution);
+  for (int v = 0; v < 3; ++v) EXPECT_EQ((*found->solution)[static_cast<size_t>(v)], 2);  // their 1
   EXPECT_NEAR(found->cost, found->lower_bound, 1e-4 * found->cost);
   for (size_t i = 0; i < problem.nodes.size(); ++i) {
     const std::vector<int>& kept = found->kept[i];
-    EXPECT_TRUE(std::find(kept.begin(), kept.end(), (*found->best)[i]) != kept.end());
+    EXPECT_TRUE(std::find(kept.begin(), kept.end(), (*found->solution)[i]) != kept.end());
     EXPECT_EQ(kept.size(), found->slack[i].size());
   }
 }

@@ -89,8 +89,8 @@ TEST(LimitedSearch, WhereNothingFitsTheSmallestSeenIsKnown) {
   const std::vector<int64_t> capacity(12, 2);
   const LimitedResult found = LimitedSearch(problem, {}).run(capacity, {}, 10);
   EXPECT_FALSE(found.solution);
-  ASSERT_TRUE(found.smallest);
-  EXPECT_LT(raw_cost(problem, *found.smallest), kInfeasible);
+  ASSERT_TRUE(found.tightest);
+  EXPECT_LT(raw_cost(problem, *found.tightest), kInfeasible);
 }
 
 TEST(LimitedSearch, NothingFitsBelowTheLeastPeak) {
@@ -148,7 +148,7 @@ TEST(LimitedSearch, AnEndedSearchDependsOnNoClock) {
     done = true;
     for (std::thread& thread : crowd) thread.join();
     EXPECT_EQ(idle.solution, busy.solution) << fraction;
-    EXPECT_EQ(idle.smallest, busy.smallest) << fraction;
+    EXPECT_EQ(idle.tightest, busy.tightest) << fraction;
     EXPECT_EQ(idle.lower_bound, busy.lower_bound) << fraction;
   }
 }

@@ -98,9 +98,9 @@ TEST(Narrowing, KeepsAnOptimalSolution) {
     const FactoredProblem problem = random_problem(25, seed);
     const double best = optimum(problem);
     const std::optional<Narrowed> narrowed = narrow(problem, {.gap = 1e-9});
-    ASSERT_TRUE(narrowed && narrowed->best);
+    ASSERT_TRUE(narrowed && narrowed->solution);
     EXPECT_LE(narrowed->lower_bound, best + 1e-6) << "seed " << seed;
-    EXPECT_NEAR(raw_cost(problem, *narrowed->best), narrowed->cost, 1e-9);
+    EXPECT_NEAR(raw_cost(problem, *narrowed->solution), narrowed->cost, 1e-9);
     EXPECT_GE(narrowed->cost, best - 1e-6);
     // Either the best known is optimal, or a better one is among what is kept.
     EXPECT_NEAR(std::min(narrowed->cost, optimum(restricted(problem, narrowed->kept))), best, 1e-6);
@@ -118,12 +118,12 @@ TEST(Narrowing, TreesDescendWhereMessagesStall) {
     const FactoredProblem problem = random_problem(60, seed);
     const Narrowed with = *narrow(problem, {.gap = 1e-9}),
                    without = *narrow(problem, {.gap = 1e-9, .descends = false});
-    ASSERT_TRUE(with.best && without.best);
+    ASSERT_TRUE(with.solution && without.solution);
     EXPECT_LE(with.cost, without.cost) << "seed " << seed;
     better += with.cost < without.cost;
     TreeDescentOptions few;
     few.patience = 2;  // along the graph, and against it
-    const Solution after = TreeDescent(problem).improve(*without.best, few);
+    const Solution after = TreeDescent(problem).improve(*without.solution, few);
     EXPECT_LE(with.cost, raw_cost(problem, after) + 1e-9) << "seed " << seed;
   }
   EXPECT_GT(better, 0);
@@ -134,15 +134,15 @@ TEST(Narrowing, StaysWithinMemory) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     const FactoredProblem problem = random_problem(6, seed, true, 6);
     const Narrowed free = *narrow(problem, {.gap = 1e-9});
-    const int64_t limit = peak_bytes(problem, *free.best) * 3 / 4;
+    const int64_t limit = peak_bytes(problem, *free.solution) * 3 / 4;
     const double best = optimum_within(problem, limit);
     const std::optional<Narrowed> narrowed = narrow(problem, {.gap = 1e-9, .memory_limit = limit});
     ASSERT_TRUE(narrowed);
     EXPECT_LE(narrowed->lower_bound, best + 1e-6) << "seed " << seed;
     EXPECT_GE(narrowed->lower_bound, free.lower_bound * 0.9 - 1e-6) << "seed " << seed;
-    if (!narrowed->best) continue;
+    if (!narrowed->solution) continue;
     ++found;
-    EXPECT_LE(peak_bytes(problem, *narrowed->best), limit);
+    EXPECT_LE(peak_bytes(problem, *narrowed->solution), limit);
     EXPECT_GE(narrowed->cost, best - 1e-6);
     EXPECT_NEAR(
         std::min(narrowed->cost, optimum_within(restricted(problem, narrowed->kept), limit)), best,
