@@ -86,6 +86,20 @@ TEST(MemoryUse, CountsOverlappingIntervals) {
   EXPECT_EQ(use.priced(0, {0.5, 2}), (std::vector<double>{3, 30}));  // 0.5 x 2 + 2 x 1 a byte
 }
 
+TEST(Incumbent, IsTheBestThatFitsAndTheTightestOfAll) {
+  Incumbent seen;
+  EXPECT_FALSE(seen.offer({0}, kInfeasible, 1, false));  // forbidden: not the tightest either
+  EXPECT_FALSE(seen.offer({1}, 2, 30, false));
+  EXPECT_TRUE(seen.offer({2}, 5, 20, true));
+  EXPECT_FALSE(seen.offer({3}, 5, 25, true));
+  EXPECT_FALSE(seen.offer({4}, 9, 10, true));
+  EXPECT_FALSE(seen.offer({5}, 1, -1, false));
+  EXPECT_EQ(seen.solution, Solution{2});
+  EXPECT_EQ(seen.cost, 5);
+  EXPECT_EQ(seen.tightest, Solution{4});
+  EXPECT_EQ(seen.least_peak, 10);
+}
+
 // Of a limit of 100, 20 are missing at the first time, and 10 are left at the second, which has no
 // price yet: one step of (goal - value) / 20^2 a byte.
 TEST(MemoryPrices, MoveByPolyaksLength) {
