@@ -37,6 +37,12 @@ struct CoreSearchSettings {
   double elite_fraction = 0.5;  // of them in a neighbourhood while rounds are stale
   double least_kept = 0.1;      // fraction of the strategies, by slack, that one keeps
   double most_kept = 0.5;       // 1 while rounds are stale
+  double spread = 1;            // of a node's slack around that, as a logarithm, each way
+  // The time that preparing a neighbourhood takes.
+  double setup_past = 0.7;  // of the longest, from one to the next
+  double setups_left = 2;   // so many have to fit into the time left
+  // Random numbers: a seed for each attempt, round and thread.
+  uint64_t attempt_seed = 7919, round_seed = 1000003, most_threads = 64;
 };
 constexpr CoreSearchSettings kCoreSearch;
 
@@ -120,7 +126,9 @@ bool CoreSearch::start(const Solution* known, int most) {
     std::vector<int64_t> work(at(threads), 1);  // an attempt is never for nothing: a budget ends it
     share(threads, threads, [&](int thread) {
       const size_t t = at(thread);
-      RegionSearch search(core_.flat, (options_.seed + 7919 * attempt) * 64 + t);
+      RegionSearch search(
+          core_.flat,
+          (options_.seed + kCoreSearch.attempt_seed * attempt) * kCoreSearch.most_threads + t);
       const RegionSearchLimits some = repair_limits();
       search.set(decoded, core_.pricing.price());
       bool fits = search.repair(some);
@@ -161,7 +169,7 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
   }
   Kept kept;
   for (int i = 0; i < core_.flat.size(); ++i) {
-    const double mine = threshold * std::exp(2 * uniform(random) - 1);
+    const double mine = threshold * std::exp(kCoreSearch.spread * (2 * uniform(random) - 1));
     const std::span<const double> slack = core_.bound.slack(i);
     std::vector<int>& strategies = kept.emplace_back();
     for (int a = 0; a < std::ssize(slack); ++a) {
@@ -178,7 +186,7 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
   pricing.sweeps = kCoreSearch.neighbourhood_sweeps;
   pricing.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
   part.pricing.run(pricing);
-  worker.setup = std::max(0.7 * worker.setup, begin.elapsed());
+  worker.setup = std::max(kCoreSearch.setup_past * worker.setup, begin.elapsed());
   worker.work += pricing_work(core_, 1) + pricing_work(part, kCoreSearch.neighbourhood_sweeps);
 
   RegionSearch search(part.flat, seed);
@@ -206,7 +214,8 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
 }
 
 bool CoreSearch::exhausted() const {
-  return end_.left() <= 2 * setup_ || (options_.nodes > 0 && work_ >= options_.nodes);
+  return end_.left() <= kCoreSearch.setups_left * setup_ ||
+         (options_.nodes > 0 && work_ >= options_.nodes);
 }
 
 bool CoreSearch::round() {
@@ -215,19 +224,21 @@ bool CoreSearch::round() {
   std::vector<Worker> workers(at(threads));
   for (size_t t = 0; t < workers.size(); ++t) {
     workers[t].elites = elites_;
-    workers[t].seed = ((options_.seed + 1) * 1000003 + rounds_) * 64 + t;
+    workers[t].seed =
+        ((options_.seed + 1) * kCoreSearch.round_seed + rounds_) * kCoreSearch.most_threads + t;
     workers[t].setup = setup_;
   }
   share(threads, threads, [&](int t) {
     Worker& worker = workers[at(t)];
     std::mt19937_64 seeds(worker.seed);
-    while (worker.work < fair(kCoreSearch.round_work) && end_.left() > 2 * worker.setup)
+    while (worker.work < fair(kCoreSearch.round_work) &&
+           end_.left() > kCoreSearch.setups_left * worker.setup)
       search_neighbourhood(worker, seeds());
   });
   for (Worker& worker : workers) {
     for (Found& found : worker.elites) keep_best(elites_, std::move(found));
     work_ += worker.work;
-    setup_ = std::max(0.7 * setup_, worker.setup);
+    setup_ = std::max(kCoreSearch.setup_past * setup_, worker.setup);
   }
   ++rounds_;
   stale_ = elites_.front().cost < before - kCoreSearch.gain * std::abs(before) ? 0 : stale_ + 1;

@@ -19,12 +19,13 @@ struct RegionSearchSettings {
   double forget = 0.999;                   // of an arm's past, per region: what helps changes
   double even = 0.2;                       // fraction of the draws that do not look at the past
   int alive_draws = 300;                   // of nodes until one is alive at a time
+  size_t oldest = 4;  // of the front one in so many is next: round regions, with ragged edges
   // Prices and costs, in regions.
   int price_refresh = 32;      // between two looks at the prices
   double price_weight = 0.3;   // of a region's prices in the known ones
   int settle = 256;            // after which costs are summed anew: no drift
   int64_t work_per_node = 50;  // what setting a region up costs
-  // Repair: small and soon, since many are needed.
+  // Repair: small and soon, since many are needed. Not around one node, nor of the smallest size.
   double penalty = 1e-3;       // first, fraction of the cost for the whole limit
   int failures = 12;           // in vain before the penalty doubles
   int64_t repair_nodes = 500;  // of a region's search tree
@@ -82,8 +83,7 @@ int RegionSearch::random_scarce() {
 void RegionSearch::grow(int from, size_t size) {
   front_.assign(1, from);
   while (!front_.empty() && nodes_.size() < size) {
-    // Mostly the oldest: round regions, with ragged edges.
-    const size_t pick = random_() % std::min<size_t>(front_.size(), 4);
+    const size_t pick = random_() % std::min(front_.size(), kRegionSearch.oldest);
     const int node = front_[pick];
     front_.erase(front_.begin() + static_cast<std::ptrdiff_t>(pick));
     int& taken = taken_[static_cast<size_t>(node)];
@@ -188,9 +188,9 @@ bool RegionSearch::repair(const RegionSearchLimits& limits) {
     region_limits.penalty = penalty;
     region_limits.nodes = kRegionSearch.repair_nodes;
     region_limits.table = kRegionSearch.repair_table;
-    const size_t size = kRegionSearch.sizes[1 + random_() % 4];
+    const size_t size = kRegionSearch.sizes[1 + random_() % (kRegionSearch.sizes.size() - 1)];
     const int time = over[random_() % over.size()];
-    region(1 + random_() % 2, size, time);
+    region(1 + random_() % (kKinds - 1), size, time);
     RegionMove move = solver_.solve(state_, nodes_, region_limits);
     std::sort(move.changes.begin(), move.changes.end());
     work_ += move.work + kRegionSearch.work_per_node * static_cast<int64_t>(nodes_.size());

@@ -29,6 +29,23 @@ constexpr int64_t kKeptSize = 16;           // and then dims up to this
 constexpr int64_t kManyElements = 1 << 13;  // of all operands and results of one trial
 constexpr int64_t kMostElements = 1 << 16;  // no trial has more
 
+/// Random operands, and the parts that a value is split into.
+struct DrawSettings {
+  // Magnitudes.
+  double least = 0.25, span = 2.5;  // of floating numbers: from the one, by at most the other
+  int64_t whole = 5, grid = 3;      // of whole numbers, and of Data::grid: 1 to that
+  double decades = 8;               // of Data::spread: half of them above 1
+  double beyond = 2;                // times the largest attribute: Data::wide
+  double largest = 1e6;             // attribute that counts
+  // Parts.
+  double step = 0.25;                        // of the whole at least, and at most 1 more
+  double whole_steps = 4;                    // of whole numbers: 1 to that
+  double least_part = 0.1, span_part = 0.8;  // of equal parts, where all have one sign
+  // Seeds of calls, so that they differ.
+  uint64_t operand_seed = 101, part_seed = 211, part_stream = 0x5b17;
+};
+constexpr DrawSettings kDraw;
+
 int64_t small_size(const int64_t (&sizes)[2][5], int set, size_t index) {
   constexpr size_t kCount = std::size(kSizes[0]);
   return index < kCount ? sizes[set][index] : static_cast<int64_t>(index - kCount) + 11;
@@ -86,13 +103,14 @@ double largest_number(const Attrs& attrs) {
   for (const auto& [name, attr] : attrs.all()) {
     if (const double* f = std::get_if<double>(&attr)) most = std::max(most, std::abs(*f));
   }
-  return std::min(most, 1e6);
+  return std::min(most, kDraw.largest);
 }
 
 double draw(Random& random, Data kind, bool whole, double wide) {
-  const double magnitude = whole || kind == Data::grid
-                               ? static_cast<double>(1 + random.below(whole ? 5 : 3))
-                               : 0.25 + 2.5 * random.uniform();
+  const double magnitude =
+      whole || kind == Data::grid
+          ? static_cast<double>(1 + random.below(whole ? kDraw.whole : kDraw.grid))
+          : kDraw.least + kDraw.span * random.uniform();
   switch (kind) {
     case Data::zeros: return 0;
     case Data::positive: return magnitude;
@@ -100,7 +118,7 @@ double draw(Random& random, Data kind, bool whole, double wide) {
     case Data::wide: return (random.coin() ? 1 : -1) * magnitude * (whole ? 1 : wide);
     case Data::spread:
       return (random.coin() ? 1 : -1) *
-             (whole ? magnitude : std::pow(10.0, 8 * random.uniform() - 4));
+             (whole ? magnitude : std::pow(10.0, kDraw.decades * (random.uniform() - 0.5)));
     case Data::mixed:
     case Data::grid: break;
   }
@@ -344,10 +362,10 @@ std::vector<SmallNode> small_nodes(const Node& node, std::span<const TensorType>
 std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType> in, Data kind,
                                     uint64_t seed) {
   const OpDef& def = op_def(node.op);
-  const double wide = 2 * largest_number(node.attrs);
+  const double wide = kDraw.beyond * largest_number(node.attrs);
   std::vector<Tensor> out;
   for (size_t i = 0; i < in.size(); ++i) {
-    Random random(seed * 101 + static_cast<uint64_t>(kind), i);
+    Random random(seed * kDraw.operand_seed + static_cast<uint64_t>(kind), i);
     const std::optional<int64_t> bound =
         def.index_bound == nullptr ? std::nullopt : def.index_bound(node, in, i);
     Tensor t(in[i]);
@@ -369,7 +387,7 @@ std::vector<Tensor> random_operands(const Node& node, std::span<const TensorType
 
 std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts, Data kind,
                                 uint64_t seed) {
-  Random random(seed * 211 + static_cast<uint64_t>(op), 0x5b17);
+  Random random(seed * kDraw.part_seed + static_cast<uint64_t>(op), kDraw.part_stream);
   const bool floating = is_float(whole.dtype());
   const int64_t n = whole.count();
   const auto as_f64 = [](const Tensor& t) {
@@ -389,7 +407,7 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     // Integers stay whole and not zero (a kernel may divide by them).
     const double unit = floating ? std::max(1.0, std::abs(truth)) : 1;
     const auto step = [&](double uniform) {
-      return floating ? (0.25 + uniform) * unit : std::floor(1 + 4 * uniform);
+      return floating ? (kDraw.step + uniform) * unit : std::floor(1 + kDraw.whole_steps * uniform);
     };
     // The other parts in order. Which they are is random, so no branch depends on it.
     const auto other = [&](size_t k) { return k + (k >= owner ? 1 : 0); };
@@ -423,7 +441,8 @@ std::vector<Tensor> split_value(const Tensor& whole, ReduceOp op, int64_t parts,
     const bool one_sign = floating && (kind == Data::positive || kind == Data::negative);
     for (size_t k = 0; k < others; ++k) {
       const auto [uniform, quarter] = random.uniform_and_quarter();
-      const double v = one_sign ? truth * (0.1 + 0.8 * uniform) / static_cast<double>(parts)
+      const double v = one_sign ? truth * (kDraw.least_part + kDraw.span_part * uniform) /
+                                      static_cast<double>(parts)
                                 : (quarter < 2 ? 1 : -1) * step(uniform);
       values[other(k)][i] = v;
       left -= v;

@@ -10,6 +10,14 @@
 namespace shardrun {
 namespace {
 
+/// Widths of a beam: narrow first, since something is there early, and a wider beam is not always
+/// the better one.
+struct BeamSettings {
+  int first = 8;
+  int factor = 8;  // from one to the next
+};
+constexpr BeamSettings kBeam;
+
 /// One more choice after those of step `before`; shared by all candidates that go on from it.
 struct BeamChoice {
   int before = -1;
@@ -156,9 +164,8 @@ SolveResult solve_beam(const Problem& problem, const SolveOptions& options) {
     return result;
   }
   result.core_nodes = reducer.core().nodes.size() - 1;
-  // Narrow first: something is there early, and a wider beam is not always the better one.
-  for (int width = std::min(8, std::max(1, options.beam_width));;
-       width = std::min(width * 8, options.beam_width)) {
+  for (int width = std::min(kBeam.first, std::max(1, options.beam_width));;
+       width = std::min(width * kBeam.factor, options.beam_width)) {
     if (const std::optional<Solution> found =
             Beam(reducer.core(), static_cast<size_t>(width)).run(end)) {
       const Solution solution = reducer.expand(*found);

@@ -12,6 +12,14 @@
 namespace shardrun {
 namespace {
 
+/// Which strategies of a node are tried against all others, whether they beat them: good ones are
+/// likely to.
+struct RivalSettings {
+  size_t small_node = 64;  // strategies: of so many or fewer all
+  size_t rivals = 24;      // of more so many
+};
+constexpr RivalSettings kRivals;
+
 bool is_constant(const std::vector<int64_t>& bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [&](int64_t b) { return b == bytes.front(); });
 }
@@ -185,13 +193,11 @@ bool Reducer::prune_dominated(int i) {
       optimistic[x] += least[x];
     }
   }
-  // Good strategies are likely to beat others: the best few are tried against all in large nodes.
   std::vector<size_t> order(size);
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](size_t x, size_t y) { return optimistic[x] < optimistic[y]; });
-  constexpr size_t kSmallNode = 64, kRivals = 24;  // strategies
-  const size_t rivals = size <= kSmallNode ? size : kRivals;
+  const size_t rivals = size <= kRivals.small_node ? size : kRivals.rivals;
   const auto beats = [&](size_t b, size_t a) {
     for (const Problem::Claim& claim : node.claims) {
       if (claim.bytes[b] > claim.bytes[a]) return false;

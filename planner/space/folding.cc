@@ -9,11 +9,16 @@
 namespace shardrun {
 namespace {
 
+// Rounds of refinement: fewer than the most where these would leave too many classes.
 constexpr int kMostRounds = 6;
 constexpr int kFewestRounds = 2;
 constexpr size_t kManyClasses = 300;
 
 using Colour = uint64_t;
+// Places by number: what operand k reads of result r is k * kMostResults + r.
+constexpr Colour kMostResults = 64;
+constexpr Colour kUpdate = 100'000;  // + r: what replaces a held value
+constexpr Colour kReader = 7;        // + the place, as what is read sees it
 
 Colour mix(Colour a, Colour b) {
   // splitmix64's finaliser
@@ -89,7 +94,7 @@ class Items {
       const Node& node = graph_.nodes()[n];
       for (size_t k = 0; k < node.inputs.size(); ++k) {
         const size_t v = static_cast<size_t>(node.inputs[k]);
-        const Colour place = k * 64 + result_of_[v];
+        const Colour place = k * kMostResults + result_of_[v];
         reads_[n].push_back({item_of_[v], place});
         read_by_[item_of_[v]].push_back({n, place});
       }
@@ -97,7 +102,7 @@ class Items {
     for (const auto& [held, next] : graph_.updates) {
       const size_t from = item_of_[static_cast<size_t>(next)],
                    to = item_of_[static_cast<size_t>(held)];
-      const Colour place = 100000 + result_of_[static_cast<size_t>(next)];
+      const Colour place = kUpdate + result_of_[static_cast<size_t>(next)];
       reads_[to].push_back({from, place});
       read_by_[from].push_back({to, place});
     }
@@ -148,7 +153,8 @@ class Items {
       Colour h = mix(colour[i], 1);
       for (const Link& link : reads_[i]) h = mix(h, mix(colour[link.item], link.place));
       std::vector<Colour> users;
-      for (const Link& link : read_by_[i]) users.push_back(mix(colour[link.item], link.place + 7));
+      for (const Link& link : read_by_[i])
+        users.push_back(mix(colour[link.item], link.place + kReader));
       std::sort(users.begin(), users.end());
       for (Colour user : users) h = mix(h, user);
       next[i] = h;
