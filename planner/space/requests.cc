@@ -141,9 +141,9 @@ RequestFinder::Parts RequestFinder::take_apart(const std::string& text) const {
   return out;
 }
 
-class RequestFinder::Search {
+class RequestFinder::Reading {
  public:
-  Search(const RequestFinder& finder, Parts parts)
+  Reading(const RequestFinder& finder, Parts parts)
       : parts_(std::move(parts)), finder_(finder), graph_(finder.graph_) {
     out_.by = parts_.by;
   }
@@ -281,7 +281,7 @@ class RequestFinder::Search {
 };
 
 Request RequestFinder::find(const std::string& text) const {
-  return Search(*this, take_apart(text)).run();
+  return Reading(*this, take_apart(text)).run();
 }
 
 Request find_request(const std::string& text, const Graph& graph, const Mesh& mesh,

@@ -62,7 +62,7 @@ class RequestFinder {
 
  private:
   struct Parts;
-  class Search;
+  class Reading;
   Parts take_apart(const std::string& text) const;
 
   const Graph& graph_;
