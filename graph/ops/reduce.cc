@@ -199,10 +199,7 @@ OpDef reduction(const char* name, decltype(&sum_gradient) gradient) {
   return def;
 }
 
-}  // namespace
-
-std::vector<OpDef> reduce_ops() {
-  std::vector<OpDef> ops;
+void add_reductions(std::vector<OpDef>& ops) {
   ops.push_back(reduction("reduce_sum", sum_gradient));
   // out_dtype="f32": a sum of bf16 that is not rounded at its end, such as a bias's gradient.
   Attrs widened = over({0}, 0);
@@ -217,7 +214,10 @@ std::vector<OpDef> reduce_ops() {
   for (size_t i : {ops.size() - 2, ops.size() - 1})
     ops[i].samples.push_back({{{DType::f32, {3, 4}}}, first});
   ops.push_back(reduction("reduce_prod", product_gradient));
+}
 
+/// Which elements are the largest.
+void add_order_ops(std::vector<OpDef>& ops) {
   for (const char* name : {"argmax", "argmin"}) {
     OpDef def;
     def.name = name;
@@ -251,7 +251,9 @@ std::vector<OpDef> reduce_ops() {
                    {{{DType::f32, {7}}}, best(0, 1, 1)},
                    {{{DType::i64, {3, 4}}}, best(1, 2, 1)}};
   ops.push_back(std::move(top_k));
+}
 
+void add_running_sums(std::vector<OpDef>& ops) {
   OpDef cumsum;
   cumsum.name = "cumsum";
   cumsum.infer = infer_cumsum;
@@ -268,7 +270,9 @@ std::vector<OpDef> reduce_ops() {
     }
   }
   ops.push_back(std::move(cumsum));
+}
 
+void add_sum_of_squares(std::vector<OpDef>& ops) {
   OpDef squares;
   squares.name = "reduce_sum_squares";
   squares.infer = infer_sum_squares;
@@ -281,6 +285,16 @@ std::vector<OpDef> reduce_ops() {
                      {{{DType::bf16, {4, 3}}}},
                      {{{DType::f32, {3, 5}}, {DType::bf16, {7}}, {DType::f32, {}}}}};
   ops.push_back(std::move(squares));
+}
+
+}  // namespace
+
+std::vector<OpDef> reduce_ops() {
+  std::vector<OpDef> ops;
+  add_reductions(ops);
+  add_order_ops(ops);
+  add_running_sums(ops);
+  add_sum_of_squares(ops);
   return ops;
 }
 

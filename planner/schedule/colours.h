@@ -92,6 +92,7 @@ class Colours {
   void find_ways(const Graph& graph, const RuleOf& rule_of);
   void find_conflicts(const Graph& graph);
   void find_sets(const Graph& graph);
+  void number_digits(const Graph& graph);
   void group_alike(const Graph& graph);
 
   std::vector<size_t> first_;  // value -> its first dim's item

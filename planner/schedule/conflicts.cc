@@ -227,6 +227,11 @@ void Colours::find_sets(const Graph& graph) {
     conflicts_[c].set = it->second;
     conflicts_[c].order = compatible.order(i);
   }
+  number_digits(graph);
+}
+
+/// Sets of equal conflicts get the same digit.
+void Colours::number_digits(const Graph& graph) {
   using Member = std::tuple<std::string, std::vector<Way>>;  // ways by resolution, uncoloured
   std::map<std::vector<Member>, int> known;
   for (Set& set : sets_) {
