@@ -12,6 +12,7 @@
 #include "collectives/communicator.h"
 #include "device/device.h"
 #include "graph/graph.h"
+#include "measure/calls.h"
 #include "measure/team.h"
 #include "measure/watch.h"
 #include "planner/cost/measured.h"

@@ -1,15 +1,13 @@
-// RankTeam: times a call of an op, alone, as several ranks run it at once.
+// RankTeam: times some work, as several ranks run it at once.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "base/dtype.h"
 #include "device/device.h"
-#include "graph/graph.h"
 
 namespace shardrun {
 
@@ -23,8 +21,7 @@ struct Extent {
 
 /// What `work` takes undisturbed, in seconds, when `ranks` threads run it at the same time,
 /// each with `threads` threads of its own for kernels. Every rank makes its work on its thread;
-/// run i of a rank calls work.run(i). Runs for about `budget` seconds, longer where it is
-/// disturbed.
+/// run i of a rank calls work.run(i). Runs for some milliseconds, longer where it is disturbed.
 ///
 /// A device that works behind the host is asked for many runs and waited for once, as in a step of
 /// training: noted by Device::record where that can be.
@@ -56,7 +53,7 @@ class RankTeam {
   Device& device() const { return *device_; }
   /// Of a device found out by measuring, once.
   const Extent& extent();
-  double measure(const std::function<Work(Scratch&)>& make, double budget);
+  double measure(const std::function<Work(Scratch&)>& make);
 
   /// Notes and does so many runs: as a step of that many launches is.
   void note(const std::function<Work(Scratch&)>& make, int64_t runs);
@@ -65,7 +62,7 @@ class RankTeam {
   int64_t taken() const { return taken_; }
 
  private:
-  double measure_behind(const std::function<Work(Scratch&)>& make, double budget);
+  double measure_behind(const std::function<Work(Scratch&)>& make);
   void look_what_is_taken();
 
   std::shared_ptr<Device> device_;
@@ -74,31 +71,5 @@ class RankTeam {
   std::optional<Extent> extent_;
   int64_t free_ = 0, taken_ = 0;  // free_: bytes of the device, when the team was made
 };
-
-/// One op called with these types; the curve that its time belongs to.
-struct CalibrationCall {
-  Node node;
-  std::vector<TensorType> in;
-  /// Of each result the operand in whose place it lies, or -1: memory of its own. Empty: all have
-  /// their own.
-  std::vector<int> places = {};
-  bool from_memory = false;  // called once in a step, of what no cache holds by then
-};
-
-/// Matmul of m, n and k, where `layout` says which operands lie transposed (nn, nt,
-/// tn, tt); attention or attention_grad, causal, of heads, length and width. A weight's gradient is
-/// what has layout tn in a step, and is f32 there, of bf16 operands as well.
-CalibrationCall matmul_call(DType dtype, const std::string& layout,
-                            const std::array<int64_t, 3>& size);
-CalibrationCall attention_call(DType dtype, const std::string& op,
-                               const std::array<int64_t, 3>& size);
-
-/// Seconds of the call, alone, on every rank of the team at once. Throws Error if there is no
-/// kernel for it.
-double measure_call(RankTeam& team, const CalibrationCall& call);
-
-/// What measure_call times, with operands from `rotation` bytes in turn.
-RankTeam::Work work_of_call(const CalibrationCall& call, double rotation,
-                            RankTeam::Scratch& scratch);
 
 }  // namespace shardrun
