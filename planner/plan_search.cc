@@ -46,8 +46,10 @@ bool any_partial(const std::vector<Placement>& placements) {
 
 /// See PlanOptions::whole_sums. Windows that are added behind a node are sums in parts, too.
 void drop_divided_sums(const Node& node, SpmdRule& rule) {
+  const Elements elements = op_def(node.op).elements;
+  const bool divides = elements != Elements::all && elements != Elements::some;
   std::erase_if(rule.options, [&](const SpmdRule::Option& option) {
-    return any_partial(option.in) || (any_partial(option.out) && node.op != "gather") ||
+    return any_partial(option.in) || (any_partial(option.out) && divides) ||
            std::any_of(option.out.begin(), option.out.end(),
                        [](const Placement& p) { return p.window.has_value(); });
   });
@@ -278,7 +280,8 @@ std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
 /// it, two bytes of the six that a cast moves; without an update nothing does.
 double PlanSearch::fraction_run(const Node& node) const {
   constexpr double kWritten = 1.0 / 3;
-  const bool copies = node.op == "cast" && graph_.value(node.inputs[0]).role == Role::parameter &&
+  const bool copies = op_def(node.op).cost == CostClass::conversion &&
+                      graph_.value(node.inputs[0]).role == Role::parameter &&
                       graph_.type(node.outputs[0]).dtype == DType::bf16;
   return !copies ? 1 : graph_.updates.empty() ? 0 : kWritten;
 }
