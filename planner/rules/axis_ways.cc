@@ -82,12 +82,6 @@ std::optional<AxisWay> way_of(const SpmdRule::Option& option, const std::vector<
 
 }  // namespace
 
-Shape with_indices(Shape shape, AxisPlace place, int64_t size, int64_t count) {
-  int64_t& dim = shape[at(place.dim)];
-  dim = dim / size * count;
-  return shape;
-}
-
 std::vector<AxisWay> ways_along(const Node& node, const std::vector<TensorType>& in,
                                 const std::vector<TensorType>& out, size_t result, AxisPlace place,
                                 int64_t size, RuleCache& rules) {

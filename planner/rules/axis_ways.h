@@ -31,9 +31,6 @@ std::vector<AxisWay> ways_along(const Node& node, const std::vector<TensorType>&
                                 const std::vector<TensorType>& out, size_t result, AxisPlace place,
                                 int64_t size, RuleCache& rules);
 
-/// The shape with `count` indices of the axis in place of its `size`.
-Shape with_indices(Shape shape, AxisPlace place, int64_t size, int64_t count);
-
 /// The node's attributes when it makes `count` of `size` indices in this way.
 Attrs attrs_along(const Node& node, const std::vector<TensorType>& in,
                   const std::vector<TensorType>& out, const AxisWay& way, int64_t size,
