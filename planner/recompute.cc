@@ -1,4 +1,4 @@
-// Greedy choice among ways to save values, each judged by the bytes alive.
+// Greedy choice among reruns that save values, each judged by the bytes alive.
 #include "planner/recompute.h"
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace shardrun {
 namespace {
 
-constexpr size_t kLongestWay = 64;      // nodes that run again for one value
-constexpr size_t kJudged = 8;           // ways of which the best is taken
-constexpr int kRefresh = 16;            // ways taken, after which all are judged anew
+constexpr size_t kLongestRerun = 64;    // nodes that run again for one value
+constexpr size_t kJudged = 8;           // reruns of which the best is taken
+constexpr int kRefresh = 16;            // reruns taken, after which all are judged anew
 constexpr double kLeastSeconds = 1e-9;  // of a node, so that ratios exist
 
 /// Nodes that run again together.
-using Way = std::vector<NodeId>;
+using Rerun = std::vector<NodeId>;
 
 class Chooser {
  public:
@@ -44,20 +44,20 @@ class Chooser {
 
   std::set<std::string> run() {
     double above = excess();
-    std::vector<Way> taken;
+    std::vector<Rerun> taken;
     std::map<std::string, double> known;  // by group: bytes saved a second, when last judged
     for (int picks = 0; above > 0; ++picks) {
       if (picks % kRefresh == 0) known.clear();
       Pick best = pick(above, known);
-      if (best.ways.empty() && !known.empty()) {
+      if (best.reruns.empty() && !known.empty()) {
         known.clear();
         best = pick(above, known);
       }
-      if (best.ways.empty()) break;
-      for (const Way& way : best.ways) {
-        for (NodeId node : way) again_[at(node)] = true;
+      if (best.reruns.empty()) break;
+      for (const Rerun& rerun : best.reruns) {
+        for (NodeId node : rerun) again_[at(node)] = true;
       }
-      taken.insert(taken.end(), best.ways.begin(), best.ways.end());
+      taken.insert(taken.end(), best.reruns.begin(), best.reruns.end());
       above = best.above;
     }
     if (above == 0) drop_needless(taken);
@@ -69,15 +69,15 @@ class Chooser {
   }
 
  private:
-  /// Ways that are alike: in every layer the same.
+  /// Reruns that are alike: in every layer the same.
   struct Group {
     std::string key;
     double ratio = 0;
-    std::vector<Way> ways;
+    std::vector<Rerun> reruns;
   };
 
   struct Pick {
-    std::vector<Way> ways;  // none: nothing saves anything
+    std::vector<Rerun> reruns;  // none: nothing saves anything
     double ratio = 0, above = 0;
   };
   /// The best of the first groups. One that was known to be worse is not judged again: what a group
@@ -90,7 +90,7 @@ class Chooser {
       if (fresh || before->second > best.ratio) {
         const auto [now, cost] = judge(group);
         before->second = (above - now) / cost;
-        if (before->second > best.ratio) best = {std::move(group.ways), before->second, now};
+        if (before->second > best.ratio) best = {std::move(group.reruns), before->second, now};
       }
       judged += before->second > 0;
       if (judged == kJudged) break;
@@ -101,8 +101,8 @@ class Chooser {
   std::pair<double, double> judge(const Group& group) {
     const std::vector<bool> before = again_;
     double cost = 0;
-    for (const Way& way : group.ways) {
-      for (NodeId node : way) {
+    for (const Rerun& rerun : group.reruns) {
+      for (NodeId node : rerun) {
         if (!again_[at(node)]) cost += seconds(node);
         again_[at(node)] = true;
       }
@@ -143,15 +143,15 @@ class Chooser {
     return out;
   }
 
-  /// What a way takes that would have to be kept for it: made by nodes that do not run again, and
+  /// What a rerun takes that would have to be kept for it: made by nodes that do not run again, and
   /// read by nobody late.
-  std::vector<ValueId> kept_for(const Way& way) const {
+  std::vector<ValueId> kept_for(const Rerun& rerun) const {
     std::vector<ValueId> out;
-    for (NodeId node : way) {
+    for (NodeId node : rerun) {
       for (ValueId in : graph_.node(node).inputs) {
         const NodeId maker = graph_.value(in).producer;
         if (maker < 0 || saved_[at(in)] || again_[at(maker)] ||
-            std::find(way.begin(), way.end(), maker) != way.end() ||
+            std::find(rerun.begin(), rerun.end(), maker) != rerun.end() ||
             std::find(out.begin(), out.end(), in) != out.end())
           continue;
         out.push_back(in);
@@ -168,31 +168,31 @@ class Chooser {
       if (again_[n] || !recomputation_.may_run_again(node) ||
           std::none_of(results.begin(), results.end(), [&](ValueId id) { return saved_[at(id)]; }))
         continue;
-      Way way{node};
+      Rerun rerun{node};
       std::string key = graph_.nodes()[n].op;
-      while (way.size() <= kLongestWay) {
+      while (rerun.size() <= kLongestRerun) {
         int64_t gain = 0;
         double cost = 0;
-        for (NodeId member : way) {
+        for (NodeId member : rerun) {
           cost += seconds(member);
           for (ValueId id : graph_.node(member).outputs)
             gain += saved_[at(id)] ? values_.bytes[at(id)] : 0;
         }
-        const std::vector<ValueId> kept = kept_for(way);
+        const std::vector<ValueId> kept = kept_for(rerun);
         for (ValueId id : kept) gain -= values_.bytes[at(id)];
         if (gain > 0) {
           Group& group = alike[str(key, " ", gain, " ", cost)];
           group.ratio = static_cast<double>(gain) / cost;
-          group.ways.push_back(way);
+          group.reruns.push_back(rerun);
         }
         bool further = !kept.empty();
         for (ValueId id : kept) {
           const NodeId maker = graph_.value(id).producer;
           further = further && recomputation_.may_run_again(maker);
-          if (std::find(way.begin(), way.end(), maker) == way.end()) way.push_back(maker);
+          if (std::find(rerun.begin(), rerun.end(), maker) == rerun.end()) rerun.push_back(maker);
         }
         if (!further) break;
-        key += "," + graph_.node(way.back()).op;
+        key += "," + graph_.node(rerun.back()).op;
       }
     }
     std::vector<Group> out;
@@ -207,10 +207,10 @@ class Chooser {
 
   /// The last taken first: they saved the least per second, and of equal layers the last run again
   /// when the most is alive.
-  void drop_needless(const std::vector<Way>& taken) {
+  void drop_needless(const std::vector<Rerun>& taken) {
     std::vector<int> uses(again_.size(), 0);
-    for (const Way& way : taken) {
-      for (NodeId node : way) ++uses[at(node)];
+    for (const Rerun& rerun : taken) {
+      for (NodeId node : rerun) ++uses[at(node)];
     }
     for (size_t w = taken.size(); w-- > 0;) {
       for (NodeId node : taken[w]) again_[at(node)] = --uses[at(node)] > 0;

@@ -14,7 +14,7 @@ namespace shardrun {
 /// `bytes` are ever alive; where that cannot be reached, what comes the nearest. `seconds`: of each
 /// node.
 ///
-/// Greedy: of all ways to save a value, which are to run its node again, or that with those that
+/// Greedy: of all reruns that save a value, which are of its node alone, or of it with those that
 /// make its operands, and so on until nothing else has to be kept for it, the one that takes away
 /// the most of what is above the capacity, over all nodes, per second; the same in all layers that
 /// are alike at once. Then one after the other is dropped that is not needed after all. What is
