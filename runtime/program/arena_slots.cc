@@ -134,7 +134,7 @@ bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& 
 }
 
 std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,
-                             int window, int steps) {
+                             int hold, int steps) {
   std::vector<Slot> out = slots;
   std::vector<int64_t> alive = bytes_alive(slots, steps);
   const int64_t most = *std::max_element(alive.begin(), alive.end());
@@ -142,7 +142,7 @@ std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<i
   for (size_t i = 0; i < slots.size(); ++i) {
     if (wanted[i] > slots[i].last) growing.push_back(i);
   }
-  for (int more = 0; more < window && !growing.empty(); ++more) {
+  for (int more = 0; more < hold && !growing.empty(); ++more) {
     std::erase_if(growing, [&](size_t i) {
       Slot& slot = out[i];
       int64_t& next = alive[static_cast<size_t>(slot.last + 2)];

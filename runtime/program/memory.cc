@@ -14,7 +14,7 @@ namespace shardrun {
 namespace {
 
 /// Where collectives' memory cannot be held for so many steps, this fraction is tried.
-constexpr int kShorterWindow = 4;
+constexpr int kShorterHold = 4;
 
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && op_def(step.node.op).reshapes;
@@ -138,7 +138,7 @@ class SlotMap {
   }
 
   /// What a collective that overlaps with kernels uses is given to no kernel before one waits for
-  /// it anyway, as far as that takes no more bytes than was found: of several windows the longest
+  /// it anyway, as far as that takes no more bytes than was found: of several holds the longest
   /// that does not. False: none did.
   bool hold_for_overlap(const std::vector<Slot>& slots, const SlotsPlaced& found) {
     const std::vector<int> ends = overlapped_ends(program_, holders_);
@@ -159,8 +159,8 @@ class SlotMap {
       }
     }
     const int steps = static_cast<int>(ends.size());
-    for (int window = steps; window > 0; window /= kShorterWindow) {
-      std::vector<Slot> held = lengthened(slots, wanted, window, steps);
+    for (int hold = steps; hold > 0; hold /= kShorterHold) {
+      std::vector<Slot> held = lengthened(slots, wanted, hold, steps);
       if (held == slots) return false;
       if (place_within(std::move(held), found)) return true;
     }
