@@ -16,7 +16,7 @@ namespace {
 /// How CoreSearch spends its work. Work is RegionMove::work, about one entry of a table each.
 struct CoreSearchSettings {
   // Prices of memory.
-  int sweeps = 600;                // of the core's pricing, at most
+  int sweeps = 600;                // of the core's search for prices, at most
   int neighbourhood_sweeps = 300;  // of a neighbourhood's, which is smaller and starts anew
   double sweep_work = 0.1;         // of an entry of a cost matrix in a sweep
   // First solutions. `emphasis`: of all prices, in turn, while what they decode cannot be made to
@@ -96,14 +96,14 @@ RegionSearchLimits CoreSearch::limits(int64_t patience) const {
 }
 
 void CoreSearch::price(const Deadline& until) {
-  PricingLimits limits;
+  PriceSearchLimits limits;
   limits.sweeps = kCoreSearch.sweeps;
   limits.progress = [&] {
     return options_.nodes > 0 && !until.passed()
                ? 0.0
                : until.used_fraction();  // a budget knows no clock
   };
-  core_.pricing.run(limits);
+  core_.prices.run(limits);
   work_ += pricing_work(core_, kCoreSearch.sweeps);
   slacks_.clear();
   for (int i = 0; i < core_.flat.size(); ++i) {
@@ -120,7 +120,7 @@ bool CoreSearch::start(const Solution* known, int most) {
     const double emphasis = kCoreSearch.emphasis[attempt % kCoreSearch.emphasis.size()];
     const Solution decoded = emphasis == 1
                                  ? core_.bound.decoded()
-                                 : core_.pricing.decode(emphasis, [&] { return end_.passed(); });
+                                 : core_.prices.decode(emphasis, [&] { return end_.passed(); });
     std::vector<Found> found(at(threads));
     std::vector<Found> tight(at(threads));
     std::vector<int64_t> work(at(threads), 1);  // an attempt is never for nothing: a budget ends it
@@ -130,10 +130,10 @@ bool CoreSearch::start(const Solution* known, int most) {
           core_.flat,
           (options_.seed + kCoreSearch.attempt_seed * attempt) * kCoreSearch.most_threads + t);
       const RegionSearchLimits some = repair_limits();
-      search.set(decoded, core_.pricing.price());
+      search.set(decoded, core_.prices.price());
       bool fits = search.repair(some);
       if (known != nullptr && (!fits || raw_cost(core_.problem, *known) < search.cost())) {
-        search.set(*known, core_.pricing.price());
+        search.set(*known, core_.prices.price());
         fits = search.repair(some);
       }
       if (!fits) tight[t] = {search.overflow(), search.choice()};
@@ -182,10 +182,10 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
   const auto late = [&] { return end_.passed(); };
   if (!reducer.run(Reducer::kQuickWork, late)) return;
   Core part(reducer.core());
-  PricingLimits pricing;
-  pricing.sweeps = kCoreSearch.neighbourhood_sweeps;
-  pricing.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
-  part.pricing.run(pricing);
+  PriceSearchLimits pricing_limits;
+  pricing_limits.sweeps = kCoreSearch.neighbourhood_sweeps;
+  pricing_limits.progress = [&] { return end_.passed() ? 1.0 : 0.0; };
+  part.prices.run(pricing_limits);
   worker.setup = std::max(kCoreSearch.setup_past * worker.setup, begin.elapsed());
   worker.work += pricing_work(core_, 1) + pricing_work(part, kCoreSearch.neighbourhood_sweeps);
 
@@ -196,7 +196,7 @@ void CoreSearch::search_neighbourhood(Worker& worker, uint64_t seed) const {
     const double cost = raw_cost(core_.problem, whole);
     keep_best(worker.elites, {cost, std::move(whole)});
   };
-  search.set(part.bound.decoded(), part.pricing.price());
+  search.set(part.bound.decoded(), part.prices.price());
   std::optional<Solution> best;
   if (!elites.empty()) best = reducer.restrict(*choices_in(elites.front()->choice, kept));
   if (search.repair(repair_limits())) {
@@ -250,7 +250,7 @@ CoreSearch::Excluded CoreSearch::excluded(double cost) {
   const std::vector<Problem::Edge>& edges = core_.problem.edges;
   out.pairs.resize(edges.size());
   const auto margin = [&] {
-    const double bound = core_.bound.bound_before_sweep() - core_.pricing.priced_limit();
+    const double bound = core_.bound.bound_before_sweep() - core_.prices.priced_limit();
     return cost + kRounding * std::abs(cost) - bound;
   };
   core_.bound.sweep([&](int e, int node, int other, const double* slack, size_t stride) {
@@ -274,7 +274,7 @@ CoreSearch::Excluded CoreSearch::excluded(double cost) {
 
 std::vector<size_t> CoreSearch::scarcest_times(size_t most) const {
   std::vector<size_t> result;
-  const std::vector<double>& price = core_.pricing.price();
+  const std::vector<double>& price = core_.prices.price();
   for (size_t t = 0; t < price.size(); ++t) {
     if (price[t] > 0) result.push_back(t);
   }

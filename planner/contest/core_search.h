@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "planner/contest/pricing.h"
+#include "planner/contest/price_search.h"
 #include "planner/contest/region_search.h"
 #include "planner/solver/bound.h"
 #include "planner/solver/deadline.h"
@@ -42,7 +42,7 @@ class CoreSearch {
   /// Whether the time or the node budget leave nothing for another round.
   bool exhausted() const;
 
-  double lower_bound() const { return core_.pricing.lower_bound(); }
+  double lower_bound() const { return core_.prices.lower_bound(); }
   const std::vector<Found>& elites() const { return elites_; }  // best first
   int64_t work() const { return work_; }
   /// Where start found none: the one with the fewest bytes above the limit, summed over time. Empty
@@ -62,9 +62,9 @@ class CoreSearch {
     Problem problem;
     FlatProblem flat;
     Bound bound;
-    MemoryPricing pricing;
+    PriceSearch prices;
     explicit Core(Problem p)
-        : problem(std::move(p)), flat(problem), bound(problem), pricing(flat, bound) {}
+        : problem(std::move(p)), flat(problem), bound(problem), prices(flat, bound) {}
     Core(const Core&) = delete;
   };
   struct Worker {

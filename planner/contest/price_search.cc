@@ -1,5 +1,5 @@
 // Exponentiated gradient on the prices of memory.
-#include "planner/contest/pricing.h"
+#include "planner/contest/price_search.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@ namespace shardrun {
 namespace {
 
 /// How prices move, and when they have converged.
-struct PricingSettings {
+struct PriceSearchSettings {
   int free_sweeps = 20;  // before memory has a price, and after prices were multiplied
   // Prices, all of them by their logarithms.
   double first_price = 0.05;  // fraction of the cost: what the whole limit costs at first
@@ -31,14 +31,14 @@ struct PricingSettings {
   int rest = 15;        // sweeps for the messages to settle after a fall
   int settling = 3;     // sweeps with the best prices, at the end
 };
-constexpr PricingSettings kPricing;
+constexpr PriceSearchSettings kPriceSearch;
 
 }  // namespace
 
-MemoryPricing::MemoryPricing(const FlatProblem& flat, Bound& bound)
+PriceSearch::PriceSearch(const FlatProblem& flat, Bound& bound)
     : flat_(flat), bound_(bound), price_(static_cast<size_t>(flat.times()), 0.0), next_(price_) {}
 
-void MemoryPricing::set(const std::vector<double>& next) {
+void PriceSearch::set(const std::vector<double>& next) {
   std::vector<double> prefix(next.size() + 1, 0.0), change;
   priced_limit_ = 0;
   for (size_t t = 0; t < next.size(); ++t) {
@@ -59,30 +59,30 @@ void MemoryPricing::set(const std::vector<double>& next) {
   price_ = next;
 }
 
-void MemoryPricing::set_logs() {
+void PriceSearch::set_logs() {
   for (size_t t = 0; t < next_.size(); ++t)
     next_[t] = log_price_[t] <= floor_ ? 0.0 : std::exp(log_price_[t]);
   set(next_);
 }
 
-void MemoryPricing::take_bound() {
+void PriceSearch::take_bound() {
   lower_bound_ = std::max(lower_bound_, bound_.sweep() - priced_limit_);
 }
 
-void MemoryPricing::sweep_without_memory(const PricingLimits& limits) {
+void PriceSearch::sweep_without_memory(const PriceSearchLimits& limits) {
   double last = -kInfeasible;
   int idle = 0;
-  for (int sweep = 0; sweep < limits.sweeps && idle < kPricing.patience; ++sweep) {
+  for (int sweep = 0; sweep < limits.sweeps && idle < kPriceSearch.patience; ++sweep) {
     if (limits.progress && limits.progress() >= 1) return;
     take_bound();
-    idle = lower_bound_ > last + kPricing.gain * std::abs(last) ? 0 : idle + 1;
+    idle = lower_bound_ > last + kPriceSearch.gain * std::abs(last) ? 0 : idle + 1;
     if (idle == 0) last = lower_bound_;
   }
 }
 
 /// Fills use_. Returns the entropy of the draws over its largest possible value, for the nodes that
 /// hold memory.
-double MemoryPricing::expect_use(double temperature) {
+double PriceSearch::expect_use(double temperature) {
   std::fill(use_.begin(), use_.end(), 0.0);
   double sum = 0, most = 0;
   for (int i = 0; i < flat_.size(); ++i) {
@@ -118,8 +118,8 @@ double MemoryPricing::expect_use(double temperature) {
   return most > 0 ? sum / most : 0.0;
 }
 
-void MemoryPricing::start(const PricingLimits& limits) {
-  for (int sweep = 0; sweep < kPricing.free_sweeps; ++sweep) {
+void PriceSearch::start(const PriceSearchLimits& limits) {
+  for (int sweep = 0; sweep < kPriceSearch.free_sweeps; ++sweep) {
     if (sweep > 0 && limits.progress && limits.progress() >= 1) break;
     take_bound();
   }
@@ -128,28 +128,30 @@ void MemoryPricing::start(const PricingLimits& limits) {
   if (!(scale > 0) || !std::isfinite(scale)) scale = 1;
   const double limit = std::max(1.0, static_cast<double>(flat_.limit()));
   const double first =
-      std::log(kPricing.first_price * scale / limit / static_cast<double>(price_.size()));
-  floor_ = first + std::log(kPricing.floor);
+      std::log(kPriceSearch.first_price * scale / limit / static_cast<double>(price_.size()));
+  floor_ = first + std::log(kPriceSearch.floor);
   log_price_.assign(price_.size(), first);
   best_log_price_ = log_price_;
   use_.assign(price_.size() + 1, 0.0);
   mean_use_.assign(price_.size(), 1.0);
-  step_ = kPricing.step;
+  step_ = kPriceSearch.step;
   temperature_ = scale / static_cast<double>(flat_.size());
-  for (int k = 0; k < kPricing.doublings && expect_use(temperature_) < kPricing.first_entropy; ++k)
+  for (int k = 0;
+       k < kPriceSearch.doublings && expect_use(temperature_) < kPriceSearch.first_entropy; ++k)
     temperature_ *= 2;
-  for (int k = 0; k < kPricing.doublings && expect_use(temperature_) > kPricing.first_entropy; ++k)
-    temperature_ /= kPricing.decrease;
-  least_temperature_ = kPricing.least_temperature * temperature_;
+  for (int k = 0;
+       k < kPriceSearch.doublings && expect_use(temperature_) > kPriceSearch.first_entropy; ++k)
+    temperature_ /= kPriceSearch.decrease;
+  least_temperature_ = kPriceSearch.least_temperature * temperature_;
 }
 
-void MemoryPricing::run(const PricingLimits& limits) {
+void PriceSearch::run(const PriceSearchLimits& limits) {
   if (price_.empty()) return sweep_without_memory(limits);
   start(limits);
   double best = -kInfeasible;  // what prices are worth, not what none are
-  double reached = kPricing.first_entropy;
+  double reached = kPriceSearch.first_entropy;
   int last_gain = 0, rest = 0;
-  for (int sweep = 0; sweep < limits.sweeps && step_ >= kPricing.least_step; ++sweep) {
+  for (int sweep = 0; sweep < limits.sweeps && step_ >= kPriceSearch.least_step; ++sweep) {
     double progress = static_cast<double>(sweep) / limits.sweeps;
     if (limits.progress) progress = std::max(progress, limits.progress());
     if (progress >= 1) break;
@@ -157,7 +159,7 @@ void MemoryPricing::run(const PricingLimits& limits) {
     const double value = bound_.sweep() - priced_limit_;
     lower_bound_ = std::max(lower_bound_, value);
     const bool first = best == -kInfeasible;
-    if (first || value > best + kPricing.gain * std::abs(best)) last_gain = sweep;
+    if (first || value > best + kPriceSearch.gain * std::abs(best)) last_gain = sweep;
     if (value > best) {
       best = value;
       best_log_price_ = log_price_;
@@ -165,43 +167,44 @@ void MemoryPricing::run(const PricingLimits& limits) {
       --rest;
       last_gain = sweep;
       continue;
-    } else if (sweep - last_gain > kPricing.patience ||
-               value < best - kPricing.fall * std::abs(best)) {
+    } else if (sweep - last_gain > kPriceSearch.patience ||
+               value < best - kPriceSearch.fall * std::abs(best)) {
       step_ /= 2;
-      rest = kPricing.rest;
+      rest = kPriceSearch.rest;
       log_price_ = best_log_price_;
       std::fill(mean_use_.begin(), mean_use_.end(), 1.0);
       continue;
     }
-    const double wanted =
-        kPricing.first_entropy + (kPricing.last_entropy - kPricing.first_entropy) * progress;
-    temperature_ = std::max(
-        least_temperature_,
-        temperature_ *
-            std::exp(std::clamp(2 * (wanted - reached), -kPricing.cooling, kPricing.cooling)));
+    const double wanted = kPriceSearch.first_entropy +
+                          (kPriceSearch.last_entropy - kPriceSearch.first_entropy) * progress;
+    temperature_ =
+        std::max(least_temperature_,
+                 temperature_ * std::exp(std::clamp(2 * (wanted - reached), -kPriceSearch.cooling,
+                                                    kPriceSearch.cooling)));
     reached = expect_use(temperature_);
     for (size_t t = 0; t < price_.size(); ++t) {
-      mean_use_[t] = first ? use_[t] : kPricing.past * mean_use_[t] + (1 - kPricing.past) * use_[t];
-      const double change =
-          std::clamp(step_ * (mean_use_[t] - 1), -kPricing.most_change, kPricing.most_change);
+      mean_use_[t] =
+          first ? use_[t] : kPriceSearch.past * mean_use_[t] + (1 - kPriceSearch.past) * use_[t];
+      const double change = std::clamp(step_ * (mean_use_[t] - 1), -kPriceSearch.most_change,
+                                       kPriceSearch.most_change);
       log_price_[t] = std::max(log_price_[t] + change, floor_);
     }
   }
   log_price_ = best_log_price_;
   set_logs();
-  for (int sweep = 0; sweep < kPricing.settling; ++sweep) {
+  for (int sweep = 0; sweep < kPriceSearch.settling; ++sweep) {
     take_bound();
     if (limits.progress && limits.progress() >= 1) break;
   }
 }
 
-Solution MemoryPricing::decode(double emphasis, const std::function<bool()>& late) {
+Solution PriceSearch::decode(double emphasis, const std::function<bool()>& late) {
   const std::vector<double> before = price_;
   next_ = before;
   for (double& price : next_) price *= emphasis;
   set(next_);
   const auto sweeps = [&](auto&& sweep) {
-    for (int s = 0; s < kPricing.free_sweeps; ++s) {
+    for (int s = 0; s < kPriceSearch.free_sweeps; ++s) {
       if (s > 0 && late && late()) return;
       sweep();
     }

@@ -1,4 +1,4 @@
-// MemoryPricing: prices of memory over time that make a Problem's lower bound large.
+// PriceSearch: prices of memory over time that make a Problem's lower bound large.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace shardrun {
 
-struct PricingLimits {
+struct PriceSearchLimits {
   int sweeps = 600;  // of message passing at most
   /// Fraction of the time that is used up, 0 to 1; may be null. At 1 the search for prices ends.
   std::function<double()> progress;
@@ -23,14 +23,14 @@ struct PricingLimits {
 /// exp(-slack / temperature); the temperature falls so that the entropy of the draws falls evenly,
 /// whatever the scale of the costs. If the bound falls or stays, the best prices come back and
 /// steps are halved.
-class MemoryPricing {
+class PriceSearch {
  public:
   /// Both must outlive this. `bound` must be of flat's Problem, with no cost added so far.
-  MemoryPricing(const FlatProblem& flat, Bound& bound);
+  PriceSearch(const FlatProblem& flat, Bound& bound);
 
   /// Once. Leaves `bound` with the best prices and up to date. Without memory rows it only sweeps
   /// until the bound stays.
-  void run(const PricingLimits& limits);
+  void run(const PriceSearchLimits& limits);
 
   /// What message passing decodes if all prices are multiplied by `emphasis`: a solution that needs
   /// less memory. The prices are as before afterwards. If it is `late` (may be null), after fewer
@@ -46,9 +46,9 @@ class MemoryPricing {
   void set(const std::vector<double>& next);
   void set_logs();
   void take_bound();
-  void sweep_without_memory(const PricingLimits& limits);
+  void sweep_without_memory(const PriceSearchLimits& limits);
   double expect_use(double temperature);
-  void start(const PricingLimits& limits);
+  void start(const PriceSearchLimits& limits);
 
   const FlatProblem& flat_;
   Bound& bound_;
