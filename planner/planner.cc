@@ -18,7 +18,7 @@
 #include "planner/exposed_lines.h"
 #include "planner/hints.h"
 #include "planner/limit_settings.h"
-#include "planner/merged_pool.h"
+#include "planner/meshes/merged_pool.h"
 #include "planner/plan_search.h"
 #include "planner/recompute.h"
 

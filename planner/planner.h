@@ -8,7 +8,7 @@
 
 #include "graph/plan.h"
 #include "planner/cost/cluster.h"
-#include "planner/mesh_tables.h"
+#include "planner/meshes/mesh_tables.h"
 #include "planner/planner_choice.h"
 #include "planner/rules/discovery.h"
 #include "planner/rules/numbered_rows.h"

@@ -8,7 +8,7 @@
 #include "graph/program.h"
 #include "model.h"
 #include "plan/plan_origin.h"
-#include "planner/mesh_choice.h"
+#include "planner/meshes/mesh_choice.h"
 #include "planner/planner.h"
 #include "program/plan_programs.h"
 #include "shardrun/shardrun.h"

@@ -1,5 +1,5 @@
 // A search on each merged mesh, and what its plans give to the pool.
-#include "planner/merged_pool.h"
+#include "planner/meshes/merged_pool.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/merged_axes.h"
+#include "planner/meshes/merged_axes.h"
 #include "planner/plan_search.h"
 
 namespace shardrun {

@@ -1,5 +1,5 @@
 // Trying meshes: one axis, two, three.
-#include "planner/mesh_choice.h"
+#include "planner/meshes/mesh_choice.h"
 
 #include <algorithm>
 #include <optional>

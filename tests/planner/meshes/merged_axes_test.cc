@@ -1,5 +1,5 @@
 // Meshes of many axes: neighbours joined, and plans that are combined from those of fewer.
-#include "planner/merged_axes.h"
+#include "planner/meshes/merged_axes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which meshes are tried, and that the best is taken.
-#include "planner/mesh_choice.h"
+#include "planner/meshes/mesh_choice.h"
 
 #include <gtest/gtest.h>
 

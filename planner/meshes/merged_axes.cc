@@ -1,5 +1,5 @@
 // Joining axes, and taking plans apart again.
-#include "planner/merged_axes.h"
+#include "planner/meshes/merged_axes.h"
 
 #include <algorithm>
 #include <optional>
