@@ -32,7 +32,7 @@ int Simulation::add(const SimTask& task, std::span<const int> after) {
   return number;
 }
 
-/// A run's state. A piece of work is a task of one lane, or all tasks of a meeting.
+/// A run's state. Work is a task of one lane, or all tasks of a meeting.
 struct Simulation::Run {
   struct Work {
     double left = 0, rate = 1, since = 0;  // seconds at rate 1, as of `since`

@@ -1,4 +1,4 @@
-// Orders of pieces, and the steps of each.
+// Orders of runs, and the steps of each.
 #include "simulate/pipeline_order.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ std::vector<PartRun> schedule_of(const Pipeline& pipeline, int stage, int micro_
              "--schedule interleaved: ", micro_batches, " micro-batches are no multiple of ", p,
              " stages; change --accumulate or --stages");
   // Micro-batches go through the chunks in groups of as many as there are stages.
-  const auto piece = [&](int k, PartRun::Pass pass) {
+  const auto run_of = [&](int k, PartRun::Pass pass) {
     if (v == 1) return PartRun{pass, stage, k};
     const int chunk = k % (p * v) / p, micro = k / (p * v) * p + k % p;
     return PartRun{pass, (pass == PartRun::Pass::forward ? chunk : v - 1 - chunk) * p + stage,
@@ -86,12 +86,12 @@ std::vector<PartRun> schedule_of(const Pipeline& pipeline, int stage, int micro_
   };
   const int ahead = std::min(all, v == 1 ? p - 1 - stage : 2 * (p - 1 - stage) + (v - 1) * p);
   std::vector<PartRun> out;
-  for (int k = 0; k < ahead; ++k) out.push_back(piece(k, PartRun::Pass::forward));
+  for (int k = 0; k < ahead; ++k) out.push_back(run_of(k, PartRun::Pass::forward));
   for (int k = ahead; k < all; ++k) {
-    out.push_back(piece(k, PartRun::Pass::forward));
-    out.push_back(piece(k - ahead, PartRun::Pass::backward));
+    out.push_back(run_of(k, PartRun::Pass::forward));
+    out.push_back(run_of(k - ahead, PartRun::Pass::backward));
   }
-  for (int k = all - ahead; k < all; ++k) out.push_back(piece(k, PartRun::Pass::backward));
+  for (int k = all - ahead; k < all; ++k) out.push_back(run_of(k, PartRun::Pass::backward));
   return out;
 }
 

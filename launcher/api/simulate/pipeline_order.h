@@ -1,4 +1,5 @@
-// Pieces of a step's micro-batches, and the order in which a pipeline's stages run them.
+// Runs of a model's parts on a step's micro-batches, and the order in which a pipeline's stages run
+// them.
 #pragma once
 
 #include <string>

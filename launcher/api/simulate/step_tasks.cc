@@ -1,4 +1,4 @@
-// PartRun by piece, each lane's in the order of its schedule as soon as what it takes is there.
+// Runs of parts, each lane's in the order of its schedule as soon as what it takes is there.
 #include "simulate/step_tasks.h"
 
 #include <algorithm>
@@ -16,24 +16,22 @@ using What = TaskLabel::What;
 /// Streams of a lane: kernels, those of collectives, and these behind them.
 enum Extra { kHost, kActivations, kGradients, kExtras };
 
-int number_of(const PartRun& piece) {
-  return 2 * piece.part + (piece.pass == PartRun::Pass::backward ? 1 : 0);
+int number_of(const PartRun& run) {
+  return 2 * run.part + (run.pass == PartRun::Pass::backward ? 1 : 0);
 }
 
-std::vector<int> key_of(int lane, const PartRun& piece) {
-  return {lane, number_of(piece), piece.micro};
-}
+std::vector<int> key_of(int lane, const PartRun& run) { return {lane, number_of(run), run.micro}; }
 
 }  // namespace
 
 struct SimulatedStep::Lane {
   std::vector<int> streams, last;  // by stream of the lane: its number, and its last task
-  std::vector<PartRun> pieces;
-  size_t next = 0;           // of pieces
-  std::vector<int> ended;    // what the piece before, and what it waits for, ended with
-  std::vector<bool> begun;   // by stream: has it had a task of this piece?
-  std::vector<int> task_of;  // by step: its last task in this piece, or -1
-  double factor = 1;         // slower by; of this piece
+  std::vector<PartRun> runs;
+  size_t next = 0;           // of runs
+  std::vector<int> ended;    // what the run before, and what it waits for, ended with
+  std::vector<bool> begun;   // by stream: has it had a task of this run?
+  std::vector<int> task_of;  // by step: its last task in this run, or -1
+  double factor = 1;         // slower by; of this run
   double slow = 1;
   std::mt19937_64 random;
 };
@@ -96,11 +94,11 @@ void SimulatedStep::run(uint64_t draw) {
   for (bool any = true; any;) {
     any = false;
     for (int lane = 0; lane < count; ++lane) {
-      while (add_next_piece(lane)) any = true;
+      while (add_next_run(lane)) any = true;
     }
   }
   for (int lane = 0; lane < count; ++lane) {
-    SR_REQUIRE(at_[at(lane)].next == at_[at(lane)].pieces.size(), internal, "simulation: stage ",
+    SR_REQUIRE(at_[at(lane)].next == at_[at(lane)].runs.size(), internal, "simulation: stage ",
                stage_of(lane), " waits for what never comes");
     add_update(lane);
   }
@@ -138,11 +136,11 @@ void SimulatedStep::begin_lane(int number) {
   const DividedSteps& divided = divided_[at(lane_class_[at(number)])];
   if (settings_.pipeline.parts() == 1) {
     for (int k = 0; k < micro_batches_; ++k) {
-      if (!divided.parts[0].forward.empty()) lane.pieces.push_back({PartRun::Pass::forward, 0, k});
-      lane.pieces.push_back({PartRun::Pass::backward, 0, k});
+      if (!divided.parts[0].forward.empty()) lane.runs.push_back({PartRun::Pass::forward, 0, k});
+      lane.runs.push_back({PartRun::Pass::backward, 0, k});
     }
   } else {
-    lane.pieces = schedule_of(settings_.pipeline, stage_of(number), micro_batches_);
+    lane.runs = schedule_of(settings_.pipeline, stage_of(number), micro_batches_);
   }
   const double zero = divided.zero_seconds[at(stage_of(number))];
   if (settings_.read_rate > 0 && zero > 0) {
@@ -155,7 +153,7 @@ void SimulatedStep::begin_lane(int number) {
 
 int SimulatedStep::add(Lane& lane, int stream, SimTask task, TaskLabel label,
                        std::vector<int> after) {
-  // The first of a piece on each stream comes behind all of the piece before.
+  // The first of a run on each stream comes behind all of the run before.
   if (!lane.begun[at(stream)]) after.insert(after.end(), lane.ended.begin(), lane.ended.end());
   lane.begun[at(stream)] = true;
   task.stream = lane.streams[at(stream)];
@@ -164,11 +162,11 @@ int SimulatedStep::add(Lane& lane, int stream, SimTask task, TaskLabel label,
   return lane.last[at(stream)];
 }
 
-/// What a piece takes from other stages; nullopt: it has not been made yet.
-std::optional<std::vector<int>> SimulatedStep::arrivals(int lane, const PartRun& piece) const {
-  const bool forward = piece.pass == PartRun::Pass::forward;
+/// What a run takes from other stages; nullopt: it has not been made yet.
+std::optional<std::vector<int>> SimulatedStep::arrivals(int lane, const PartRun& run) const {
+  const bool forward = run.pass == PartRun::Pass::forward;
   const int parts = settings_.pipeline.parts();
-  PartRun from = piece;
+  PartRun from = run;
   from.part += forward ? -1 : 1;
   if (parts == 1 || from.part < 0 || from.part >= parts) return std::vector<int>();
   const std::vector<int>& partners = lanes_.lanes[at(lane)].groups.at({0});
@@ -181,29 +179,29 @@ std::optional<std::vector<int>> SimulatedStep::arrivals(int lane, const PartRun&
   return std::nullopt;
 }
 
-bool SimulatedStep::add_next_piece(int number) {
+bool SimulatedStep::add_next_run(int number) {
   Lane& lane = at_[at(number)];
-  if (lane.next == lane.pieces.size()) return false;
-  const PartRun& piece = lane.pieces[lane.next];
-  const std::optional<std::vector<int>> taken = arrivals(number, piece);
+  if (lane.next == lane.runs.size()) return false;
+  const PartRun& run = lane.runs[lane.next];
+  const std::optional<std::vector<int>> taken = arrivals(number, run);
   if (!taken) return false;
   ++lane.next;
-  const PartSteps& part = divided_[at(lane_class_[at(number)])].parts[at(piece.part)];
-  const bool forward = piece.pass == PartRun::Pass::forward;
+  const PartSteps& part = divided_[at(lane_class_[at(number)])].parts[at(run.part)];
+  const bool forward = run.pass == PartRun::Pass::forward;
   lane.ended.insert(lane.ended.end(), taken->begin(), taken->end());
   lane.begun.assign(lane.streams.size(), false);
   const ProgramWork& work = work_of(number);
   const int host = work.order.streams + kHost;
   lane.begun[at(host)] = true;  // the host runs ahead of kernels
   // A micro-batch is read where it is first needed.
-  if (settings_.read_rate > 0 && piece.part == 0 && (forward || part.forward.empty())) {
+  if (settings_.read_rate > 0 && run.part == 0 && (forward || part.forward.empty())) {
     const double seconds = static_cast<double>(work.read_bytes) / settings_.read_rate * lane.slow;
     const int stream = cluster_.collectives == Collectives::apart ? host : 0;
     lane.ended.push_back(
-        add(lane, stream, {0, TaskKind::host, seconds}, {What::read, -1, piece.micro}, {}));
+        add(lane, stream, {0, TaskKind::host, seconds}, {What::read, -1, run.micro}, {}));
   }
-  add_steps(number, forward ? part.forward : part.backward, number_of(piece), piece.micro);
-  send(number, piece);
+  add_steps(number, forward ? part.forward : part.backward, number_of(run), run.micro);
+  send(number, run);
   return true;
 }
 
@@ -214,7 +212,7 @@ void SimulatedStep::add_update(int number) {
   add_steps(number, divided.update[at(stage_of(number))], -1, -1);
 }
 
-void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int piece, int micro) {
+void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int run, int micro) {
   Lane& lane = at_[at(number)];
   const ProgramWork& work = work_of(number);
   const int host = work.order.streams + kHost;
@@ -247,7 +245,7 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
     if (one.kind == TaskKind::communication) {
       AxisSet axes = axes_of(step);
       for (int& axis : axes) ++axis;
-      task.meeting = meeting_of(number, piece < 0 ? -1 : piece * micro_batches_ + micro, axes,
+      task.meeting = meeting_of(number, run < 0 ? -1 : run * micro_batches_ + micro, axes,
                                 occurrences[axes]++);
       sent_[at(number)] += one.sent;
     } else {
@@ -256,7 +254,7 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
     lane.task_of[at(s)] =
         add(lane, work.order.steps[at(s)].stream, task, {What::step, s, micro}, std::move(after));
   }
-  // The piece ends when all of its streams have.
+  // The run ends when all of its streams have.
   lane.ended.clear();
   for (int stream = 0; stream < work.order.streams; ++stream) {
     if (lane.last[at(stream)] >= 0) lane.ended.push_back(lane.last[at(stream)]);
@@ -264,10 +262,10 @@ void SimulatedStep::add_steps(int number, const std::vector<int>& steps, int pie
 }
 
 /// -1 where all of the group's ranks are of one lane.
-int SimulatedStep::meeting_of(int lane, int piece, const AxisSet& axes, int occurrence) {
+int SimulatedStep::meeting_of(int lane, int run, const AxisSet& axes, int occurrence) {
   const std::vector<int>& members = lanes_.lanes[at(lane)].groups.at(axes);
   if (members.size() == 1) return -1;
-  std::vector<int> key = {stage_of(lane), piece, members[0], occurrence};
+  std::vector<int> key = {stage_of(lane), run, members[0], occurrence};
   key.insert(key.end(), axes.begin(), axes.end());
   const auto [it, fresh] = meetings_.emplace(std::move(key), std::pair<int, int>());
   if (fresh) it->second = {simulation_->add_meeting(), static_cast<int>(members.size())};
@@ -296,20 +294,20 @@ SimTask SimulatedStep::message(double bytes, int from_part, int to_part) const {
   return {0, TaskKind::communication, seconds, -1, kind};
 }
 
-void SimulatedStep::send(int number, const PartRun& piece) {
+void SimulatedStep::send(int number, const PartRun& run) {
   Lane& lane = at_[at(number)];
   const ProgramWork& work = work_of(number);
-  const bool forward = piece.pass == PartRun::Pass::forward;
-  const int to = piece.part + (forward ? 1 : -1), parts = settings_.pipeline.parts();
+  const bool forward = run.pass == PartRun::Pass::forward;
+  const int to = run.part + (forward ? 1 : -1), parts = settings_.pipeline.parts();
   if (parts == 1) return;
   const std::vector<PartSteps>& all = divided_[at(lane_class_[at(number)])].parts;
   if (to < 0 || to >= parts) return;
   // Gradients are as large as the activations that they are of.
-  const double bytes = all[at(forward ? piece.part : to)].sent;
+  const double bytes = all[at(forward ? run.part : to)].sent;
   const int64_t sent = std::llround(bytes);
   const int stream = work.order.streams + (forward ? kActivations : kGradients);
-  arrived_[key_of(number, piece)] =
-      add(lane, stream, message(bytes, piece.part, to), {What::send, -1, piece.micro, sent}, {});
+  arrived_[key_of(number, run)] =
+      add(lane, stream, message(bytes, run.part, to), {What::send, -1, run.micro, sent}, {});
   sent_[at(number)] += sent;
 }
 

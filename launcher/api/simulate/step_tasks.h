@@ -25,7 +25,7 @@ struct StepSettings {
   double read_rate = 0;       // bytes/s at which a batch comes to the rank; 0: it takes no time
   double overlap_slowdown = 1;     // kernels take so many times as long during communication
   std::map<int64_t, double> slow;  // by rank: its kernels and host take so many times as long
-  /// Of log-normal factors with mean 1, one for each rank and piece of a step: kernels and host.
+  /// Of log-normal factors with mean 1, one for each rank and PartRun of a step: kernels and host.
   double jitter = 0;
   uint64_t seed = 0;
 };
@@ -71,13 +71,13 @@ class SimulatedStep {
   struct Lane;
   void begin_lane(int lane);
   void add_update(int lane);
-  bool add_next_piece(int lane);
-  void add_steps(int lane, const std::vector<int>& steps, int piece, int micro);
+  bool add_next_run(int lane);
+  void add_steps(int lane, const std::vector<int>& steps, int run, int micro);
   int add(Lane& lane, int stream, SimTask task, TaskLabel label, std::vector<int> after);
-  int meeting_of(int lane, int piece, const AxisSet& axes, int occurrence);
-  void send(int lane, const PartRun& piece);
+  int meeting_of(int lane, int run, const AxisSet& axes, int occurrence);
+  void send(int lane, const PartRun& run);
   SimTask message(double bytes, int from_part, int to_part) const;
-  std::optional<std::vector<int>> arrivals(int lane, const PartRun& piece) const;
+  std::optional<std::vector<int>> arrivals(int lane, const PartRun& run) const;
   void check_meetings() const;
 
   const std::vector<ProgramWork>& works_;
