@@ -295,27 +295,22 @@ double RegionSolver::eliminate() {
         }
       }
     }
-    double least = kInfeasible;
-    size_t index = 0;
-    for (;;) {
-      least = least_sum(bucket.priced.data(), at, size);
-      if (dims == 0) break;
-      bucket.message[index++] = least;
-      size_t d = dims;
-      while (d > 0) {
-        --d;
-        if (++digit[d] < width[d]) {
-          for (size_t f = 0; f < factors; ++f) at[f] += strides[f][d];
-          break;
-        }
-        for (size_t f = 0; f < factors; ++f) at[f] -= strides[f][d] * (width[d] - 1);
-        digit[d] = 0;
-        if (d == 0) d = dims + 1;
-        if (d > dims) break;
-      }
-      if (d > dims) break;
+    if (dims == 0) {
+      constant += least_sum(bucket.priced.data(), at, size);
+      continue;
     }
-    if (dims == 0) constant += least;
+    for (double& message : bucket.message) {
+      message = least_sum(bucket.priced.data(), at, size);
+      for (size_t d = dims; d-- > 0;) {
+        const bool turns = ++digit[d] == width[d];
+        for (size_t f = 0; f < factors; ++f) {
+          if (turns) at[f] -= strides[f][d] * (width[d] - 1);
+          if (!turns) at[f] += strides[f][d];
+        }
+        if (!turns) break;
+        digit[d] = 0;
+      }
+    }
   }
   return constant;
 }
@@ -351,6 +346,17 @@ double RegionSolver::local_cost() const {
   return cost;
 }
 
+/// Adds to needed_ what a choice needs above the least, or takes it off. Does that fit?
+bool RegionSolver::hold(const LocalRange& range, int choice, int sign) {
+  const int64_t more = sign * (range.bytes[choice] - range.least);
+  bool over = false;
+  for (int k = range.first; more != 0 && k < range.end; ++k) {
+    needed_[at(k)] += more;
+    over |= needed_[at(k)] > capacity_[at(k)];
+  }
+  return !over;
+}
+
 void RegionSolver::branch(size_t level, double bound) {
   if (level == 0) {
     work_ += static_cast<int64_t>(count_) / 2;
@@ -376,28 +382,12 @@ void RegionSolver::branch(size_t level, double bound) {
     ++work_;
     bool fits = true;
     size_t done = 0;
-    for (; done < bucket.ranges.size() && fits; ++done) {
-      const LocalRange& range = bucket.ranges[done];
-      const int64_t more = range.bytes[a] - range.least;
-      if (more == 0) continue;
-      bool over = false;
-      for (size_t k = static_cast<size_t>(range.first); k < static_cast<size_t>(range.end); ++k) {
-        needed_[k] += more;
-        over |= needed_[k] > capacity_[k];
-      }
-      fits = !over;
-    }
+    for (; done < bucket.ranges.size() && fits; ++done) fits = hold(bucket.ranges[done], a, 1);
     if (fits) {
       assigned_[p] = a;
       branch(level - 1, reached);
     }
-    for (size_t r = 0; r < done; ++r) {
-      const LocalRange& range = bucket.ranges[r];
-      const int64_t more = range.bytes[a] - range.least;
-      if (more == 0) continue;
-      for (size_t k = static_cast<size_t>(range.first); k < static_cast<size_t>(range.end); ++k)
-        needed_[k] -= more;
-    }
+    while (done > 0) hold(bucket.ranges[--done], a, -1);
   }
 }
 

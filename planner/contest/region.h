@@ -90,6 +90,7 @@ class RegionSolver {
   void place_messages();
   double eliminate();
   const std::vector<double>& row(size_t position);
+  bool hold(const LocalRange& range, int choice, int sign);
   void branch(size_t level, double bound);
   double local_cost() const;
   /// Moves the prices of segments by subgradients, and tries what is best under each of them.

@@ -13,13 +13,10 @@ namespace {
 
 constexpr size_t kBoundBlocks = 8;  // of lanes in registers
 
-/// Rows of the second node's strategies (by_column) or of the first's, padded with infinity.
-void append_rows(std::vector<double>& tables, const std::vector<double>& cost, size_t rows,
-                 size_t columns, bool by_column) {
-  const size_t count = by_column ? columns : rows, size = by_column ? rows : columns;
-  for (size_t b = 0; b < count; ++b) {
-    for (size_t a = 0; a < size; ++a)
-      tables.push_back(by_column ? cost[a * columns + b] : cost[b * columns + a]);
+/// Rows of so many costs, each padded with infinity.
+void append_rows(std::vector<double>& tables, const std::vector<double>& cost, size_t size) {
+  for (auto row = cost.begin(); row != cost.end(); row += static_cast<std::ptrdiff_t>(size)) {
+    tables.insert(tables.end(), row, row + static_cast<std::ptrdiff_t>(size));
     tables.resize(padded(tables.size()), kInfeasible);
   }
 }
@@ -63,8 +60,8 @@ Bound::Bound(const Problem& problem) {
     }
     const size_t place = tables_.size();
     alike.push_back({&edge, place});
-    append_rows(tables_, edge.cost, rows, columns, true);
-    append_rows(tables_, edge.cost, rows, columns, false);
+    append_rows(tables_, transposed(edge.cost, rows, columns), rows);
+    append_rows(tables_, edge.cost, columns);
     return place;
   };
   for (const Problem::Edge& edge : problem.edges) {

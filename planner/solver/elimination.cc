@@ -131,15 +131,8 @@ class Buckets {
   }
 
   Factor factor_of(const Problem::Edge& edge) const {
-    Factor factor{{edge.from, edge.to}, edge.cost};
-    if (edge.from <= edge.to) return factor;
-    std::swap(factor.scope[0], factor.scope[1]);
-    for (size_t x = 0; x < size(edge.from); ++x) {
-      for (size_t y = 0; y < size(edge.to); ++y) {
-        factor.table[y * size(edge.from) + x] = edge.cost[x * size(edge.to) + y];
-      }
-    }
-    return factor;
+    if (edge.from <= edge.to) return {{edge.from, edge.to}, edge.cost};
+    return {{edge.to, edge.from}, transposed(edge.cost, size(edge.from), size(edge.to))};
   }
 
   Strides strides_of(const std::vector<size_t>& mine, int node,

@@ -13,11 +13,7 @@ FlatProblem::FlatProblem(const Problem& problem)
   for (const Problem::Edge& edge : problem.edges) {
     const size_t rows = problem.nodes[static_cast<size_t>(edge.from)].cost.size();
     const size_t columns = problem.nodes[static_cast<size_t>(edge.to)].cost.size();
-    std::vector<double> transposed(edge.cost.size());
-    for (size_t x = 0; x < rows; ++x) {
-      for (size_t y = 0; y < columns; ++y) transposed[y * rows + x] = edge.cost[x * columns + y];
-    }
-    transposed_.push_back(std::move(transposed));
+    transposed_.push_back(transposed(edge.cost, rows, columns));
     arcs_[static_cast<size_t>(edge.from)].push_back({edge.to, transposed_.back().data()});
     arcs_[static_cast<size_t>(edge.to)].push_back({edge.from, edge.cost.data()});
   }

@@ -40,6 +40,14 @@ Evaluation evaluate(const Problem& problem, const Solution& solution) {
   return result;
 }
 
+std::vector<double> transposed(const std::vector<double>& cost, size_t rows, size_t columns) {
+  std::vector<double> out(cost.size());
+  for (size_t x = 0; x < rows; ++x) {
+    for (size_t y = 0; y < columns; ++y) out[y * rows + x] = cost[x * columns + y];
+  }
+  return out;
+}
+
 bool Incumbent::offer(const Solution& seen, double raw_cost, int64_t peak, bool fits) {
   if (raw_cost < kInfeasible && peak >= 0 && peak < least_peak) {
     least_peak = peak;

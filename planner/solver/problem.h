@@ -67,6 +67,9 @@ struct Incumbent {
   bool offer(const Solution& seen, double raw_cost, int64_t peak, bool fits);
 };
 
+/// An edge's costs seen from its other node: those of `rows` x `columns`, columns first.
+std::vector<double> transposed(const std::vector<double>& cost, size_t rows, size_t columns);
+
 /// The summed costs of the choices alone, memory aside. Indices must be in range.
 double raw_cost(const Problem& problem, const Solution& solution);
 

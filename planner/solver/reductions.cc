@@ -97,12 +97,8 @@ void Reducer::add_edge(int i, int j, std::vector<double> cost) {
     return;
   }
   WorkEdge& edge = edge_at(known);
-  const size_t rows = at(edge.a).size(), columns = at(edge.b).size();
-  for (size_t x = 0; x < rows; ++x) {
-    for (size_t y = 0; y < columns; ++y) {
-      edge.cost[x * columns + y] += edge.a == i ? cost[x * columns + y] : cost[y * rows + x];
-    }
-  }
+  if (edge.a != i) cost = transposed(cost, at(i).size(), at(j).size());
+  for (size_t k = 0; k < cost.size(); ++k) edge.cost[k] += cost[k];
 }
 
 void Reducer::detach(int e) {
@@ -115,13 +111,8 @@ void Reducer::detach(int e) {
 
 std::vector<double> Reducer::oriented(const WorkEdge& edge, int row_node) const {
   if (edge.a == row_node) return edge.cost;
-  const size_t rows = nodes_[static_cast<size_t>(edge.a)].size(),
-               columns = nodes_[static_cast<size_t>(edge.b)].size();
-  std::vector<double> result(edge.cost.size());
-  for (size_t x = 0; x < rows; ++x) {
-    for (size_t y = 0; y < columns; ++y) result[y * rows + x] = edge.cost[x * columns + y];
-  }
-  return result;
+  return transposed(edge.cost, nodes_[static_cast<size_t>(edge.a)].size(),
+                    nodes_[static_cast<size_t>(edge.b)].size());
 }
 
 std::vector<int> Reducer::positions(int i) const {
