@@ -299,16 +299,16 @@ const std::vector<ReshardStep>& ReshardTimes::steps(int type, int from, int to) 
   return it->second;
 }
 
-double ReshardTimes::redistribution_seconds(int type, int produced, int redistributed, bool anew,
-                                            const std::vector<Wanted>& wanted) {
+double ReshardTimes::redistribution_seconds(int type, int produced, int redistributed,
+                                            bool regathered, const std::vector<Wanted>& wanted) {
   double sum = 0;
-  for (const Redistribution& r : redistribution(type, produced, redistributed, anew, wanted))
+  for (const Redistribution& r : redistribution(type, produced, redistributed, regathered, wanted))
     sum += r.times * r.step->seconds;
   return sum;
 }
 
 std::vector<ReshardTimes::Redistribution> ReshardTimes::redistribution(
-    int type, int produced, int redistributed, bool anew, const std::vector<Wanted>& wanted) {
+    int type, int produced, int redistributed, bool regathered, const std::vector<Wanted>& wanted) {
   std::vector<int> copies{produced};
   std::vector<Redistribution> out;
   const auto make = [&](int sharding, bool keep, size_t for_wanted) {
@@ -331,7 +331,7 @@ std::vector<ReshardTimes::Redistribution> ReshardTimes::redistribution(
   for (size_t w = 0; w < wanted.size(); ++w) {
     if (wanted[w].sharding == produced) continue;
     if (redistributed >= 0) make(redistributed, true, w);
-    make(wanted[w].sharding, !anew, w);
+    make(wanted[w].sharding, !regathered, w);
   }
   return out;
 }

@@ -45,9 +45,9 @@ class ReshardTimes {
   const std::vector<ReshardStep>& steps(int type, int from, int to);
   /// Time to make the copies of a value that its readers want, as partition does it:
   /// `redistributed` first (-1: none), then one after the other, each from the copy there is that
-  /// is the cheapest to start from; `anew`: what one reader had is not there for the next.
+  /// is the cheapest to start from; `regathered`: what one reader had is not there for the next.
   /// `wanted`: in the order of use. What is made for a reader is made as often as that one runs.
-  double redistribution_seconds(int type, int produced, int redistributed, bool anew,
+  double redistribution_seconds(int type, int produced, int redistributed, bool regathered,
                                 const std::vector<Wanted>& wanted);
   /// What that adds up, in order: a step, for which of `wanted`, and how often it is taken.
   struct Redistribution {
@@ -55,8 +55,8 @@ class ReshardTimes {
     size_t wanted = 0;
     int times = 1;
   };
-  std::vector<Redistribution> redistribution(int type, int produced, int redistributed, bool anew,
-                                             const std::vector<Wanted>& wanted);
+  std::vector<Redistribution> redistribution(int type, int produced, int redistributed,
+                                             bool regathered, const std::vector<Wanted>& wanted);
   size_t searches() const { return searches_; }  // of one Sharding to all, or to one
 
  private:

@@ -20,8 +20,8 @@ void CopyRequests::mark(const Graph& graph, const Mesh& mesh,
       const auto asked = of_.find(values[k]);
       if (asked == of_.end()) continue;
       const Request::Copies& copies = asked->second.copies;
-      marks[static_cast<NodeId>(n)] +=
-          str(side, k, copies.anew ? '+' : '-', copies.from ? to_string(*copies.from, mesh) : "");
+      marks[static_cast<NodeId>(n)] += str(side, k, copies.regathered ? '+' : '-',
+                                           copies.from ? to_string(*copies.from, mesh) : "");
     }
   };
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
@@ -35,8 +35,8 @@ void CopyRequests::apply(const Graph& graph, SearchSpace& space) const {
   if (space.regathered.empty()) space.regathered.assign(graph.values().size(), false);
   space.from_nearest.assign(graph.values().size(), false);
   for (const auto& [value, asked] : of_) {
-    space.regathered[at(value)] = asked.copies.anew;
-    space.from_nearest[at(value)] = !asked.copies.anew && !asked.copies.from;
+    space.regathered[at(value)] = asked.copies.regathered;
+    space.from_nearest[at(value)] = !asked.copies.regathered && !asked.copies.from;
     if (asked.copies.from) space.copied_from.emplace(value, *asked.copies.from);
   }
 }

@@ -87,39 +87,38 @@ class Extraction {
   /// By the copy that a hub chooses, unless it is as cheap to do without.
   void redistribute(ValueId id, int produced, const Hub* hub) {
     const std::string& name = graph_.value(id).name;
-    const std::vector<bool>& regathered = problem_.space.regathered;
-    int redistributed = -1;
-    bool anew = !regathered.empty() && regathered[at(id)];
     const SearchSpace& space = problem_.space;
+    int redistributed = -1;
+    bool regathered = !space.regathered.empty() && space.regathered[at(id)];
     const bool nearest = !space.from_nearest.empty() && space.from_nearest[at(id)];
     if (hub != nullptr) {
       const int choice = hub->shardings[at(solution_[at(hub->node)])];
       if (choice != produced && !nearest) redistributed = choice;
-      anew = !share_;
+      regathered = !share_;
     }
-    double seconds = price(id, produced, redistributed, anew);
-    if (redistributed >= 0 && !anew && space.copied_from.count(id) == 0) {
-      const double without = price(id, produced, -1, anew);
+    double seconds = price(id, produced, redistributed, regathered);
+    if (redistributed >= 0 && !regathered && space.copied_from.count(id) == 0) {
+      const double without = price(id, produced, -1, regathered);
       if (without <= seconds) {
         seconds = without;
         redistributed = -1;
       }
     }
     if (redistributed >= 0) plan_.redistributed[name] = problem_.times.sharding(redistributed);
-    if (anew) plan_.regathered.insert(name);
+    if (regathered) plan_.regathered.insert(name);
     plan_.comm_seconds += seconds;
   }
 
-  double price(ValueId id, int produced, int redistributed, bool anew) {
+  double price(ValueId id, int produced, int redistributed, bool regathered) {
     const int type = problem_.times.number_of(graph_.type(id), problem_.space.sum_prices[at(id)]);
-    std::vector<int> key{type, produced, redistributed, anew ? 1 : 0};
+    std::vector<int> key{type, produced, redistributed, regathered ? 1 : 0};
     for (const Wanted& wanted : wanted_[at(id)]) {
       key.push_back(wanted.sharding);
       key.push_back(wanted.times);
     }
     const auto [it, fresh] = prices_.emplace(std::move(key), 0.0);
     if (fresh)
-      it->second = problem_.times.redistribution_seconds(type, produced, redistributed, anew,
+      it->second = problem_.times.redistribution_seconds(type, produced, redistributed, regathered,
                                                          wanted_[at(id)]);
     return it->second;
   }

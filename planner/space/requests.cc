@@ -84,9 +84,9 @@ size_t find_reader(std::string_view names) {
 struct RequestFinder::Parts {
   std::string by, value, node;
   Sharding sharding;
-  bool of_node = false;      // node()
-  std::optional<bool> anew;  // of copies
-  bool lies = true;          // has a Sharding
+  bool of_node = false;            // node()
+  std::optional<bool> regathered;  // of copies
+  bool lies = true;                // has a Sharding
 };
 
 RequestFinder::RequestFinder(const Graph& graph, const Mesh& mesh, std::string flag)
@@ -106,8 +106,8 @@ RequestFinder::Parts RequestFinder::take_apart(const std::string& text) const {
   const std::string_view all = std::string_view(rest).substr(equals + 1);
   std::string_view what = all;
   if (all == kAnew || all.starts_with(kShared)) {
-    out.anew = all == kAnew;
-    what.remove_prefix(*out.anew ? all.size() : kShared.size());
+    out.regathered = all == kAnew;
+    what.remove_prefix(*out.regathered ? all.size() : kShared.size());
     out.lies = !what.empty();
   }
   if (out.lies) {
@@ -124,9 +124,9 @@ RequestFinder::Parts RequestFinder::take_apart(const std::string& text) const {
                 [&](const Sharding::Partial& p) { return mesh_.axis_size(p.axis) == 1; });
   out.of_node = names.size() > kOfNode.size() && names.ends_with(kOfNode);
   const size_t reader = find_reader(names);
-  SR_REQUIRE(!out.anew || (!out.of_node && reader == std::string::npos), invalid_input, out.by,
-             ": is of a node, and '", all, "' is how copies of a value are made for its readers; ",
-             "wanted REGEX=", all);
+  SR_REQUIRE(!out.regathered || (!out.of_node && reader == std::string::npos), invalid_input,
+             out.by, ": is of a node, and '", all,
+             "' is how copies of a value are made for its readers; ", "wanted REGEX=", all);
   if (out.of_node) {
     out.node = names.substr(0, names.size() - kOfNode.size());
     SR_REQUIRE(out.sharding.partial.empty(), invalid_input, out.by,
@@ -219,9 +219,9 @@ class RequestFinder::Reading {
 
   void find_values() {
     for (ValueId id : values()) {
-      if (parts_.anew) {
+      if (parts_.regathered) {
         out_.copies.push_back(
-            {id, *parts_.anew, parts_.lies ? std::optional(of(id)) : std::nullopt});
+            {id, *parts_.regathered, parts_.lies ? std::optional(of(id)) : std::nullopt});
       } else {
         out_.lies.push_back({id, of(id)});
       }
@@ -307,7 +307,7 @@ bool follows(const Plan& plan, const Graph& graph, const Request& request) {
   const auto copied_so = [&](const Request::Copies& copies) {
     const std::string& name = graph.value(copies.value).name;
     const auto from = plan.redistributed.find(name);
-    return (plan.regathered.count(name) > 0) == copies.anew &&
+    return (plan.regathered.count(name) > 0) == copies.regathered &&
            (from == plan.redistributed.end() ? !copies.from : copies.from == from->second);
   };
   return request.cuts.empty() &&

@@ -43,7 +43,7 @@ struct Request {
   /// How copies for a value's readers are made.
   struct Copies {
     ValueId value = kNoValue;
-    bool anew = false;
+    bool regathered = false;
     std::optional<Sharding> from;  // what they are made from, not anew
     friend bool operator==(const Copies&, const Copies&) = default;
   };

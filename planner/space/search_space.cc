@@ -175,8 +175,8 @@ class Builder {
       most = std::max(most, readers[v]);
     }
     for (const auto& [from, value] : example) {
-      const bool anew = !space_.regathered.empty() && space_.regathered[at(value)];
-      if (!anew && most_readers[from] >= 2) add_hub(from, value, uses);
+      const bool regathered = !space_.regathered.empty() && space_.regathered[at(value)];
+      if (!regathered && most_readers[from] >= 2) add_hub(from, value, uses);
     }
     for (const auto& [key, count] : uses) {
       const Origin from = std::get<0>(key);

@@ -85,13 +85,13 @@ double LocalChanges::redistribute(ValueId value, const Sharding& made, NodeId ch
   const int number = times_.number_of(type, sum_prices_[static_cast<size_t>(value)]),
             from = times_.number_of(made);
   const std::string& name = graph_.value(value).name;
-  const bool anew = plan_.regathered.count(name) > 0;
-  const double straight = times_.redistribution_seconds(number, from, -1, anew, wanted);
+  const bool regathered = plan_.regathered.count(name) > 0;
+  const double straight = times_.redistribution_seconds(number, from, -1, regathered, wanted);
   const auto redistributed = plan_.redistributed.find(name);
   if (redistributed == plan_.redistributed.end()) return straight;
   const double through = times_.redistribution_seconds(
-      number, from, times_.number_of(redistributed->second), anew, wanted);
-  return anew ? through : std::min(straight, through);
+      number, from, times_.number_of(redistributed->second), regathered, wanted);
+  return regathered ? through : std::min(straight, through);
 }
 
 /// Does a persistent value lie as its update is made, so that it follows when that changes?
