@@ -94,6 +94,7 @@ class MessagePassing {
     const Node& n = nodes_[static_cast<size_t>(node)];
     return {slack_.data() + n.costs, n.size};
   }
+  /// Of a Bound minus infinity, which claims nothing, if costs were added before that sweep.
   double bound_before_sweep() const { return bound_before_; }
 
  protected:
@@ -169,7 +170,7 @@ class MessagePassing {
 
   std::vector<Node> nodes_;
   std::vector<Arc> arcs_;              // of a node together
-  std::vector<double> theta_, slack_;  // present costs
+  std::vector<double> theta_, slack_;  // of all nodes' strategies; theta: present costs
   std::vector<double> messages_;
   Solution decoded_;
   std::vector<double> collected_, given_;  // of the node that is visited
