@@ -46,8 +46,8 @@ struct SolveResult : Incumbent {
 /// in the bounds. The result depends on the clock only if it runs out; pure otherwise.
 SolveResult solve_ilp(const Problem& problem, const SolveOptions& options);
 
-/// Exact reductions; prices of memory by message passing (planner/contest/price_search.h), which also
-/// give the bound; a solution decoded and repaired under them; then neighbourhoods
+/// Exact reductions; prices of memory by message passing (planner/contest/price_search.h), which
+/// also give the bound; a solution decoded and repaired under them; then neighbourhoods
 /// (planner/contest/core_search.h): the strategies that the prices or the best solutions speak for
 /// are searched by regions of up to some hundred nodes, which bucket elimination and tree search
 /// solve exactly, or nearly, while the rest stays (planner/contest/region_search.h). In between,
