@@ -8,7 +8,7 @@
 
 #include "base/at.h"
 #include "base/share.h"
-#include "planner/solver/reductions.h"
+#include "planner/solver/presolve/reductions.h"
 
 namespace shardrun {
 namespace {

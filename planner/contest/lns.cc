@@ -8,7 +8,7 @@
 #include "planner/contest/core_search.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/highs_mip.h"
-#include "planner/solver/reductions.h"
+#include "planner/solver/presolve/reductions.h"
 #include "planner/solver/solver.h"
 
 namespace shardrun {

@@ -4,7 +4,7 @@
 #include "planner/solver/bytes_over_time.h"
 #include "planner/solver/deadline.h"
 #include "planner/solver/flat_problem.h"
-#include "planner/solver/reductions.h"
+#include "planner/solver/presolve/reductions.h"
 #include "planner/solver/solver.h"
 
 namespace shardrun {

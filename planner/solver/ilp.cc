@@ -8,7 +8,7 @@
 #include "planner/solver/elimination.h"
 #include "planner/solver/highs_mip.h"
 #include "planner/solver/local_search.h"
-#include "planner/solver/reductions.h"
+#include "planner/solver/presolve/reductions.h"
 #include "planner/solver/solver.h"
 
 namespace shardrun {

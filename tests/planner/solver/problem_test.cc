@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "planner/solver/memory_use.h"
-#include "planner/solver/reductions.h"
+#include "planner/solver/presolve/reductions.h"
 
 namespace shardrun {
 namespace {

@@ -1,5 +1,5 @@
 // Exact reductions of a Problem.
-#include "planner/solver/reductions.h"
+#include "planner/solver/presolve/reductions.h"
 
 #include <algorithm>
 #include <numeric>
