@@ -114,12 +114,10 @@ class Descents {
     }
     const FactoredProblem less = restricted(problem, kept);
     // First as if memory were no matter: mostly it is none.
-    std::optional<Narrowed> narrowed =
-        narrow(less, {kDescents.join_gap, kDescents.join_seconds});
+    std::optional<Narrowed> narrowed = narrow(less, {kDescents.join_gap, kDescents.join_seconds});
     if (under_.memory_limit > 0 && narrowed && narrowed->solution &&
         peak_bytes(less, *narrowed->solution) > under_.memory_limit)
-      narrowed =
-          narrow(less, {kDescents.join_gap, kDescents.join_seconds, under_.memory_limit});
+      narrowed = narrow(less, {kDescents.join_gap, kDescents.join_seconds, under_.memory_limit});
     if (!narrowed) return std::nullopt;
     const std::optional<Solution>& best =
         narrowed->solution ? narrowed->solution : narrowed->tightest;

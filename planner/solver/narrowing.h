@@ -13,11 +13,11 @@ namespace shardrun {
 inline double steps_to_gain(int64_t memory_limit) { return memory_limit > 0 ? 1e4 : 3e3; }
 
 struct NarrowOptions {
-  double gap = 5e-3;                // relative: a solution this close to the bound is good enough
-  double seconds = 10;              // of work (planner/solver/deadline.h)
-  int64_t memory_limit = 0;         // of the claims; 0: none
+  double gap = 5e-3;                  // relative: a solution this close to the bound is good enough
+  double seconds = 10;                // of work (planner/solver/deadline.h)
+  int64_t memory_limit = 0;           // of the claims; 0: none
   std::vector<Solution> starts = {};  // known solutions
-  bool descends = true;             // by trees, where the messages end with a larger gap
+  bool descends = true;               // by trees, where the messages end with a larger gap
 };
 
 struct Narrowed : Incumbent {  // in the problem's own choices
