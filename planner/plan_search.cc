@@ -70,7 +70,14 @@ PlanSearch::PlanSearch(const Graph& graph, MeshTables& tables, const PlanOptions
 void PlanSearch::pose(PlanReport& report) {
   if (posed_) return;
   SearchSpace all = prepare(report);
-  if (searches_trees() && options_.pool == nullptr) keep_proposed(all, report);
+  if (searches_trees() && options_.pool == nullptr) {
+    if (options_.proposed == nullptr) {
+      keep_proposed(all, report);
+    } else {
+      all.strategies = *options_.proposed;
+      report.has_bound = false;
+    }
+  }
   const double begin = thread_seconds();
   space_ = std::move(all);
   restrict(*space_);
@@ -176,25 +183,26 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
   report.found_seconds = found.price.seconds;
   report.descended_seconds = found.descended.seconds;
   report.has_bound = false;
-  proposed_.assign(space.strategies.size(), -1);
+  cheapest_.assign(space.strategies.size(), -1);
   for (size_t c = 0; c < space.strategies.size(); ++c) {
     if (folding_.classes[c].nodes.empty()) continue;
     std::vector<Strategy> kept;
     for (int s : found.strategies[c]) {
-      if (s == found.cheapest[c]) proposed_[c] = static_cast<int>(kept.size());
+      if (s == found.cheapest[c]) cheapest_[c] = static_cast<int>(kept.size());
       kept.push_back(space.strategies[c][static_cast<size_t>(s)]);
     }
     space.strategies[c] = std::move(kept);
   }
+  proposed_ = space.strategies;
 }
 
 /// What a tree search and its descents found cheapest: nodes take it, and held values and hubs what
 /// is best with it. None where there was none.
 std::vector<Solution> PlanSearch::proposed_starts(const FactoredProblem& problem) const {
-  if (proposed_.empty()) return {};
+  if (cheapest_.empty()) return {};
   Kept kept = all_kept(problem);
-  for (size_t c = 0; c < proposed_.size(); ++c) {
-    if (proposed_[c] >= 0) kept[c] = {proposed_[c]};
+  for (size_t c = 0; c < cheapest_.size(); ++c) {
+    if (cheapest_[c] >= 0) kept[c] = {cheapest_[c]};
   }
   const std::optional<Narrowed> found = narrow(restricted(problem, kept), {Effort().gap});
   if (!found || !found->solution) return {};

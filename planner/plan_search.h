@@ -53,6 +53,8 @@ class PlanSearch {
   bool is_solved() const { return loosest_.has_value(); }
   /// What open() found.
   const Solution& loosest() const { return *loosest_; }
+  /// What a tree search proposed, for PlanOptions::proposed.
+  const std::vector<std::vector<Strategy>>& proposed() const { return proposed_; }
   /// Seconds of such a solution as this search prices it.
   double cost(const Solution& solution) const { return raw_cost(joint_->problem, solution); }
   /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
@@ -118,7 +120,8 @@ class PlanSearch {
   double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0, least_claims_ = 0;
   std::optional<LaidOut> smallest_, fastest_;
-  std::vector<int> proposed_;  // by class, what a tree search's cheapest has of those kept; or -1
+  std::vector<std::vector<Strategy>> proposed_;  // by class, of a tree search
+  std::vector<int> cheapest_;                    // by class, what its cheapest has of those; or -1
   // What is solved, from open() on.
   std::optional<SearchSpace> space_;
   std::optional<JointProblem> joint_;

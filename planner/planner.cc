@@ -97,18 +97,19 @@ class Planning {
     PlanOptions options;
     std::optional<Graph> step;  // where anything is computed again
     std::optional<PlanSearch> search;
-    PlanReport report;                   // of what is found if memory is no matter
-    Solution loosest;                    // the same
-    std::vector<Solution> known;         // of versions that differ in prices alone
-    double bound = 0;                    // of the cost of all plans
-    bool possible = true;                // no request contradicts it
-    int64_t missed = 0;                  // bytes for which nothing was found
-    bool least_looked_at = false;        // for the plan of the fewest bytes
-    bool posed = false, solved = false;  // once, by pose() and open()
-    int64_t least_claims = 0;            // PlanSearch::least_claims
-    int64_t heap_bytes = 0;              // of the search, while there is one
-    int64_t used = 0;                    // counts uses of all: the last of this one
-    std::unique_ptr<Version> hidden;     // as if sums of gradients took no time
+    PlanReport report;                            // of what is found if memory is no matter
+    Solution loosest;                             // the same
+    std::vector<Solution> known;                  // of versions that differ in prices alone
+    std::vector<std::vector<Strategy>> proposed;  // PlanSearch::proposed
+    double bound = 0;                             // of the cost of all plans
+    bool possible = true;                         // no request contradicts it
+    int64_t missed = 0;                           // bytes for which nothing was found
+    bool least_looked_at = false;                 // for the plan of the fewest bytes
+    bool posed = false, solved = false;           // once, by pose() and open()
+    int64_t least_claims = 0;                     // PlanSearch::least_claims
+    int64_t heap_bytes = 0;                       // of the search, while there is one
+    int64_t used = 0;                             // counts uses of all: the last of this one
+    std::unique_ptr<Version> hidden;              // as if sums of gradients took no time
   };
 
   /// What a search laid out last, if that fits and is the fastest so far. `its`: what it says.
@@ -189,6 +190,7 @@ class Planning {
     attempt(version, [&] {
       version.search->open(its, version.options.recomputed.empty(), version.known);
       version.loosest = version.search->loosest();
+      version.proposed = version.search->proposed();
     });
     report_.solve_seconds += its.solve_seconds;
     if (!version.possible || std::exchange(version.solved, true)) return version.possible;
@@ -239,12 +241,17 @@ class Planning {
     return plan.hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts);
   }
 
+  /// Makes the one what the other, which was opened, is, with another fraction of sums exposed.
+  static void price_as(Version& one, const Version& other, double exposed) {
+    one.options = other.options;
+    one.options.exposed = exposed;
+    if (!other.proposed.empty()) one.options.proposed = &other.proposed;
+  }
   /// The same as if sums of gradients took no time, as where they overlap with kernels.
   Version& hidden(Version& version) {
     if (!version.hidden) {
       version.hidden = std::make_unique<Version>();
-      version.hidden->options = version.options;
-      version.hidden->options.exposed = 0;
+      price_as(*version.hidden, version, 0);
       version.hidden->known = {version.loosest};
     }
     return *version.hidden;
@@ -371,8 +378,7 @@ class Planning {
       const std::optional<ExposedLines::Crossing> next = lines.next();
       if (!next) break;
       Version& between = versions_.emplace_back();
-      between.options = options_;
-      between.options.exposed = next->exposed;
+      price_as(between, own, next->exposed);
       between.known = {searched[next->left]->loosest, searched[next->right]->loosest};
       open(between);
       if (between.report.cost >= (1 - kGained) * next->seconds) continue;

@@ -18,6 +18,8 @@
 
 namespace shardrun {
 
+struct Strategy;  // planner/space/strategy.h
+
 /// Strategies by node name. What a search is limited to, where there are too many to list.
 using StrategyPool = std::map<std::string, std::vector<NodePlan>>;
 
@@ -64,6 +66,9 @@ struct PlanOptions {
   /// A node takes one of these, or is whole; nullptr: any that its rule allows. Nodes that are not
   /// in it are whole.
   const StrategyPool* pool = nullptr;
+  /// mcts: by class of nodes what a tree search of the same step proposed, under other prices.
+  /// nullptr: it searches itself.
+  const std::vector<std::vector<Strategy>>* proposed = nullptr;
   /// Of this mesh and cluster, with what another plan has found out already. nullptr: its own.
   MeshTables* tables = nullptr;
 };

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "planner/cost/cluster_file.h"
+#include "planner/plan_search.h"
 #include "planner/solver/narrowing.h"
 #include "tests/planner/game/game_step.h"
 #include "tests/planner/schedule/planned_step.h"
@@ -248,6 +249,28 @@ TEST(Mcts, GoesOnFromTactics) {
   options.planner = parse_planner("propagate");
   const Plan alone = plan_shardings(gpt(), mesh, gpus(), options, test::rules());
   EXPECT_LE(plan.seconds, alone.seconds * (1 + 1e-9));
+}
+
+/// Where sums are hidden, the tree search is not made again: solutions can be priced both ways.
+TEST(Mcts, OtherPricesChooseInWhatWasProposed) {
+  PlanOptions options;
+  options.planner = parse_planner("mcts");
+  const Mesh mesh = Mesh::parse("2x2");
+  MeshTables tables(mesh, gpus());
+  PlanReport report, its;
+  PlanSearch own(gpt(), tables, options, test::rules());
+  own.open(report);
+  EXPECT_GT(report.evaluations, 0);
+  PlanOptions other = options;
+  other.exposed = 0;
+  other.proposed = &own.proposed();
+  PlanSearch hidden(gpt(), tables, other, test::rules());
+  hidden.open(its, true, {own.loosest()});
+  EXPECT_EQ(its.evaluations, 0);
+  EXPECT_FALSE(its.has_bound);
+  EXPECT_LE(hidden.cost(hidden.loosest()), hidden.cost(own.loosest()) * (1 + 1e-9));
+  EXPECT_LE(hidden.cost(own.loosest()), own.cost(own.loosest()) * (1 + 1e-9));
+  EXPECT_LT(own.cost(hidden.loosest()), kInfeasible);
 }
 
 /// More axes than strategies can be listed for: searched on meshes with axes joined.
