@@ -506,8 +506,10 @@ class Planning {
       if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
         return;
       const auto least = static_cast<double>(version.least_claims);
-      for (int k = 0; k < kLimit.least_rounds; ++k)
+      for (int k = 0; k < kLimit.least_rounds; ++k) {
         lay_out(version, least * (1 + k * kLimit.more_claims), quick(1));
+        if (smallest_of_ != &version) break;
+      }
     };
     Version& whole = computing_again(std::set<std::string>(), planner);
     if (&whole == &versions_.front() && mesh_.size() > 1) {
