@@ -349,18 +349,20 @@ class Planning {
     return baselines_;
   }
 
-  /// Takes the plan that a version comes to if memory is no matter.
-  ExposedLine loose_line(Version& version) {
-    open(version);
-    ExposedLine out;
-    out.step = version.search->loose().plan.seconds;
-    take(version, version.report);
+  /// What a version comes to if memory is no matter, with the step of its plan.
+  ExposedLine line_of(const Version& version, double step) {
     Version& own = versions_.front();
     pose(own);
-    out.shown = own.search->cost(version.loosest);
+    const double shown = own.search->cost(version.loosest);
     pose(hidden(own));
-    out.hidden = hidden(own).search->cost(version.loosest);
-    return out;
+    return {hidden(own).search->cost(version.loosest), shown, step};
+  }
+  /// The same of one that is not laid out yet. Takes its plan.
+  ExposedLine loose_line(Version& version) {
+    open(version);
+    const double step = version.search->loose().plan.seconds;
+    take(version, version.report);
+    return line_of(version, step);
   }
 
   /// Of a plan that fits though memory was no matter.
@@ -368,7 +370,8 @@ class Planning {
     Version& own = versions_.front();
     ExposedLines lines;
     std::vector<Version*> searched{&own, &hidden(own)};
-    for (Version* version : searched) lines.add(loose_line(*version));
+    lines.add(line_of(own, loose_->plan.seconds));
+    lines.add(loose_line(hidden(own)));
     const bool fits = hidden(own).search->fastest().has_value();
     const PlanReport& least = hidden(own).report;
     const int most = least.cost > kSolved * least.lower_bound ? kFewFractions : kFractions;

@@ -3,7 +3,6 @@
 #include <limits>
 
 #include "annotations/annotated.h"
-#include "base/printable.h"
 #include "error_context.h"
 #include "plan/micro_batches.h"
 #include "plan/plan.h"
@@ -13,6 +12,7 @@
 #include "planner/space/requests.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
+#include "shardrun/input.h"
 #include "shardrun/play.h"
 
 namespace shardrun {
@@ -134,8 +134,7 @@ PlanSession::Price PlanSession::price() {
 void PlanSession::apply(const std::string& action) {
   at_boundary([&] {
     const std::optional<Action> known = impl_->game->action_of(action);
-    constexpr size_t kMost = 80;
-    SR_REQUIRE(known, invalid_input, "action '", excerpt(action, kMost),
+    SR_REQUIRE(known, invalid_input, "action '", shortened(action),
                "' is none of this game; its actions are those that a state lists");
     SR_REQUIRE(impl_->game->apply(*known), invalid_input, "action '", action,
                "' changes nothing here: what it cuts is cut along that axis already, or the mesh "

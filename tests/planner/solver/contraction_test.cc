@@ -20,8 +20,8 @@ std::shared_ptr<const Matrix> equal(size_t names) {
   return out;
 }
 
-/// `updates` nodes that lie as `values` of them do, all three choices dear to some, and one node
-/// more for each update, which pays where it lies otherwise.
+/// `updates` nodes that lie as `values` of them do, at random costs, and one node more for each
+/// update, which pays where it lies otherwise.
 FactoredProblem updates_of(int updates, int values, uint64_t seed) {
   std::mt19937_64 random(seed);
   FactoredProblem out;
