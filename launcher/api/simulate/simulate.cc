@@ -123,7 +123,9 @@ StepSettings settings_of(const SimulateRequest& r, const Cluster& cluster) {
 
 CommStreams comm_streams(const SimulateRequest& request, const Cluster& cluster) {
   if (request.comm_streams.empty())
-    return cluster.collectives == Collectives::apart ? CommStreams::one : CommStreams::none;
+    return assumptions_named(request.assume).collectives_between ? CommStreams::none
+           : cluster.collectives == Collectives::apart           ? CommStreams::one
+                                                                 : CommStreams::none;
   return parse_choice("--comm-streams", kCommStreams, request.comm_streams);
 }
 

@@ -17,6 +17,7 @@ namespace shardrun {
 namespace {
 
 constexpr double kScoreBytes = 2;
+constexpr int64_t kAlignedBytes = 16;
 constexpr double kHeadsAtOnce = 4, kLongestRow = 2048;  // of Megatron-LM's kernel for softmax
 
 /// For a step that comes from a node, or that moves a value, what is known of that node.
@@ -104,6 +105,19 @@ void price_unfused_loss(const Step& step, const Program& program, const Cluster&
       kernels * cluster.kernel_latency;
 }
 
+/// Does a product have a matrix whose rows are no multiple of 16 bytes? Weights are multiplied in
+/// the type of the other operands, whatever they are kept in.
+bool is_unaligned(const Step& step, const Program& program) {
+  const Node product = has_post_ops(step.node.op) ? without_post_ops(step.node) : step.node;
+  if (op_def(product.op).cost != CostClass::product) return false;
+  const int64_t element = size_of(type_of(program, step.in[0]).dtype);
+  const auto lies_badly = [&](BufferId id) {
+    const Shape& shape = type_of(program, id).shape;
+    return !shape.empty() && shape.back() > 1 && shape.back() * element % kAlignedBytes != 0;
+  };
+  return lies_badly(step.in[0]) || lies_badly(step.in[1]) || lies_badly(step.out[0]);
+}
+
 /// What the host asks for where nothing is fused with a product but what is assumed otherwise.
 int launches_of(const Step& step, bool eager) {
   if (!eager || step.kind != Step::Kind::kernel || !has_post_ops(step.node.op)) return 1;
@@ -174,6 +188,8 @@ Assumptions assumptions_named(const std::string& name) {
           .unfused_attention = true,
           .unfused_loss = true,
           .half_gradients = true,
+          .collectives_between = true,
+          .unaligned_products = true,
           .eager = true};
 }
 
@@ -202,6 +218,10 @@ ProgramWork work_of(const Graph& graph, const Plan& plan, const Cluster& cluster
     } else if (step.kind == Step::Kind::kernel) {
       work.products = arithmetic_of(step, program, cluster, work.seconds);
       if (assumed.unfused_loss) price_unfused_loss(step, program, cluster, work);
+      if (assumed.unaligned_products && is_unaligned(step, program)) {
+        work.seconds += (kUnalignedTimes - 1) * work.products;
+        work.products *= kUnalignedTimes;
+      }
     }
     out.steps.push_back(std::move(work));
   }

@@ -26,6 +26,11 @@ struct Assumptions {
   bool unfused_loss = false;
   /// f32 gradients are reduced in two bytes, and all of them in one call.
   bool half_gradients = false;
+  /// No kernel runs during a collective: the framework waits for each where it is called.
+  bool collectives_between = false;
+  /// Matrices whose rows are no multiple of 16 bytes are multiplied as they lie (kUnalignedTimes).
+  /// Ours are copied to such rows first.
+  bool unaligned_products = false;
   /// The host asks for each kernel of a micro-batch, and for each op that is fused with a product,
   /// rather than once for all of them. The update is asked for once either way: optimizers take all
   /// parameters at a time.
@@ -44,6 +49,10 @@ inline constexpr double kScoreKernels = 3;
 /// Recalled: Megatron-LM's megatron/mpu/cross_entropy.py.
 inline constexpr double kLossBytes = 38, kLossKernels = 6;
 inline constexpr double kLossBackwardBytes = 14, kLossBackwardKernels = 2;
+
+/// How many times as long a product takes whose rows begin anywhere: the three of a head with 50257
+/// tokens on an H200 (docs/results/gpu.md, 49.9 and 15.9 ms).
+inline constexpr double kUnalignedTimes = 3.14;
 
 /// "": none of them; "megatron": all. Throws invalid_input.
 Assumptions assumptions_named(const std::string& name);

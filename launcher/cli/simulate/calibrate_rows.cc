@@ -223,7 +223,7 @@ void add_row_calibration(CLI::App& app, RowCalibration& o) {
   app.add_option("--fit", o.fit,
                  "--rows: of " + names +
                      ", with commas: at most four of ten rows, and one more for each three rows "
-                     "more (default: the first of these, without backward)")
+                     "more (default: the first of these, without outside and backward)")
       ->delimiter(',')
       ->needs(rows);
   app.add_option("--judge", o.judge, "--rows: another CSV, whose times are predicted")->needs(rows);

@@ -10,7 +10,8 @@
 namespace shardrun::cli {
 
 /// In the order in which they are fitted where rows are few: dispatch_us, products, memory, within,
-/// outside, latency, between; and behind them backward, which is fitted where it is asked for.
+/// latency, between; and behind them outside and backward, which are fitted where they are asked
+/// for.
 std::vector<std::string> constant_names();
 /// Those that are fitted where none is named.
 std::vector<std::string> usual_constants();

@@ -12,7 +12,10 @@ namespace {
 using Vector = std::vector<double>;
 using Matrix = std::vector<Vector>;
 
-constexpr double kOutlier = 0.2;     // a logarithmic error from which it counts less
+constexpr double kOutlier = 0.2;  // a logarithmic error from which it always counts less
+/// So many deviations from which it does, if that is less. Of normal errors a median size is 0.6745
+/// deviations. Huber's choice (Robust Statistics, 1981, section 4.5).
+constexpr double kHuber = 1.345, kMedianOfNormal = 0.6745;
 constexpr double kWidest = 0.6931;   // of half an interval: log 2
 constexpr double kNoThought = 10;    // a constant's spread where nothing is thought of it
 constexpr double kPrecision = 2e-3;  // of measured figures, at best
@@ -22,7 +25,7 @@ constexpr int kMostSteps = 15, kStepsOfOthers = 5;
 constexpr double kNoise = 0.06;  // of logarithmic errors, before any are known
 constexpr double kMostNoise = 0.3;
 constexpr double kSettled = 0.1;  // of the noise's logarithm: it changes no more
-constexpr int kMostRounds = 3;
+constexpr int kMostRounds = 6;
 
 /// Of a symmetric positive definite matrix; one of no size where it is not.
 Matrix inverse(Matrix a) {
@@ -67,8 +70,11 @@ class Fit {
     for (int round = 0; round < kMostRounds; ++round) {
       descend(kMostSteps, 0);
       const double noise = std::clamp(deviation(), kPrecision, kMostNoise);
-      const bool settled = std::abs(std::log(noise / noise_)) < kSettled;
+      const double outlier = outlier_of(errors_);
+      const bool settled = std::abs(std::log(noise / noise_)) < kSettled &&
+                           std::abs(std::log(outlier / outlier_)) < kSettled;
       noise_ = noise;
+      outlier_ = outlier;
       if (settled) break;
     }
     differentiate();
@@ -114,12 +120,19 @@ class Fit {
     for (size_t i = 0; i < out.size(); ++i) out[i] = std::log(out[i] / measured_[i]);
     return out;
   }
-  static double weight(double error) { return std::min(1.0, kOutlier / std::abs(error)); }
+  static double outlier_of(const Vector& errors) {
+    Vector sizes;
+    for (double error : errors) sizes.push_back(std::abs(error));
+    std::nth_element(sizes.begin(), sizes.begin() + std::ssize(sizes) / 2, sizes.end());
+    const double deviation = sizes[sizes.size() / 2] / kMedianOfNormal;
+    return std::clamp(kHuber * deviation, kHuber * kPrecision, kOutlier);
+  }
+  double weight(double error) const { return std::min(1.0, outlier_ / std::abs(error)); }
   double misfit(const Vector& errors) const {
     double sum = 0;
     for (size_t i = 0; i < errors.size(); ++i) {
       const double size = std::abs(errors[i]);
-      sum += counts_[i] * (size <= kOutlier ? size * size : kOutlier * (2 * size - kOutlier));
+      sum += counts_[i] * (size <= outlier_ ? size * size : outlier_ * (2 * size - outlier_));
     }
     return sum;
   }
@@ -257,6 +270,7 @@ class Fit {
     };
     Fit rest(others, measured_, model, counts_);
     rest.noise_ = noise_;
+    rest.outlier_ = outlier_;
     rest.descend(kStepsOfOthers, good_enough);
     return misfit(rest.errors_) <= good_enough;
   }
@@ -284,7 +298,8 @@ class Fit {
   Vector at_;              // logarithms
   Matrix thoughts_;        // of what is thought beforehand
   double noise_ = kNoise;  // of errors_: how much they count against what is thought
-  Vector errors_;          // at at_
+  double outlier_ = kOutlier;
+  Vector errors_;  // at at_
   Matrix slopes_;
 };
 

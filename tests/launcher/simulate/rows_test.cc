@@ -201,20 +201,22 @@ TEST(Rows, OfOneRunTellOfNoConstant) {
   EXPECT_LT(found["mean_error"], 0.01);
 }
 
-/// Of 22 rows seven constants are fitted, all but `backward`, which is fitted where it is named.
-TEST(Rows, FitBackwardWhereItIsNamed) {
+/// Of 22 rows six constants are fitted, all but `outside` and `backward`, which are fitted where
+/// they are named.
+TEST(Rows, FitOutsideAndBackwardWhereTheyAreNamed) {
   Workspace at;
   const std::vector<Row> rows(22, kRows[4]);
   std::vector<double> times(rows.size(), made_rows()[4]);
   for (size_t r = 0; r < times.size(); ++r) times[r] *= 1 + 1e-4 * static_cast<double>(r);
   at.write("rows.csv", csv(rows, times));
-  for (const bool named : {false, true}) {
-    const Outcome out =
-        at.shardrun(std::string(kCall) + "rows.csv -o c.json" + (named ? " --fit backward" : ""));
+  for (const std::string named : {"", "outside", "backward"}) {
+    const Outcome out = at.shardrun(std::string(kCall) + "rows.csv -o c.json" +
+                                    (named.empty() ? "" : " --fit " + named));
     ASSERT_EQ(out.status, 0) << describe(out);
     const Json constants = Json::parse(at.read("c.json"))["constants"];
-    EXPECT_EQ(constants.size(), named ? 1u : 7u) << constants;
-    EXPECT_EQ(constants.contains("backward"), named) << constants;
+    EXPECT_EQ(constants.size(), named.empty() ? 6u : 1u) << constants;
+    for (const std::string unusual : {"outside", "backward"})
+      EXPECT_EQ(constants.contains(unusual), named == unusual) << constants;
   }
 }
 

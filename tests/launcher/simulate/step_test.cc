@@ -251,6 +251,18 @@ TEST_F(SimulatedSteps, OthersRunsTakeLonger) {
   EXPECT_GT(eager.report.seconds, 0.1);
 }
 
+/// No kernel of such a run stands beside a collective, unless --comm-streams says so.
+TEST_F(SimulatedSteps, OthersKernelsWaitForCollectives) {
+  SimulateRequest request = bare();
+  request.assume = "megatron";
+  const auto seconds_with = [&](const std::string& streams) {
+    request.comm_streams = streams;
+    return simulated("a100-80", "megatron", "4", 1, request).report.seconds;
+  };
+  EXPECT_DOUBLE_EQ(seconds_with(""), seconds_with("none"));
+  EXPECT_LT(seconds_with("one"), 0.99 * seconds_with(""));
+}
+
 /// The host of such a run asks for one pass after the other, and begins none before all kernels of
 /// the pass before have ended. Ours asks ahead.
 TEST_F(SimulatedSteps, OthersHostWaitsForThePassBefore) {
@@ -303,10 +315,10 @@ class OthersKernels : public testing::Test {
     std::filesystem::remove(path_ + ".json");
   }
 
-  void write(int heads) {
+  void write(int heads, double vocabulary = kVocabulary) {
     GptModel gpt;
     gpt.layers = 1, gpt.hidden = static_cast<int>(kHidden), gpt.heads = heads;
-    gpt.vocab = static_cast<int>(kVocabulary), gpt.context = static_cast<int>(kTokens);
+    gpt.vocab = static_cast<int>(vocabulary), gpt.context = static_cast<int>(kTokens);
     gpt.weights = false;
     write_gpt(gpt, path_ + ".onnx");
   }
@@ -380,6 +392,19 @@ TEST_F(OthersKernels, TheLossPassesOverTheLogitsInF32) {
   double all = 0;
   for (double one : seconds("cross_entropy", 8, 1e18, 1e9)) all += one;
   EXPECT_NEAR(all, 52.0 * 8 * kTokens * kVocabulary / 1e9 + 8 * kLatency, 4e-9);
+}
+
+/// The head's three products have rows of as many elements as there are tokens. 255 are no multiple
+/// of 16 bytes, so these products take 3.14 times as long as by their FLOPs.
+TEST_F(OthersKernels, ProductsOfUnalignedRowsTakeLonger) {
+  double all[2] = {0, 0};
+  for (int unaligned : {0, 1}) {
+    write(4, kVocabulary - unaligned);
+    for (double one : seconds("matmul", 8, 1e9, 1e18)) all[unaligned] += one;
+  }
+  const double head = 3 * 2.0 * 8 * kTokens * kHidden * kVocabulary / 1e9;
+  const double longer = 3.14 * (kVocabulary - 1) / kVocabulary;
+  EXPECT_NEAR((all[1] - all[0]) / ((longer - 1) * head), 1, 1e-6);
 }
 
 /// Of steps with many micro-batches the first are simulated, and the rest is as many times what the
