@@ -23,15 +23,15 @@ struct NamedConstant {
   double neutral, spread;            // of a cluster that is as its file says
   bool shares_scale;
 };
-/// Spreads: data sheets tell of products within a fifth and of memory within a third; published
-/// measurements of collectives tell how well links are used, and how long calls take, within a half.
-/// Hosts differ most.
+/// Spreads: data sheets tell of products within a fifth and of memory within a third; how well
+/// links are used, and how long calls to them take, within a factor of two or three. Hosts differ
+/// most.
 constexpr NamedConstant kConstants[] = {{"dispatch_us", nullptr, 10, 2, false},
                                         {"products", &SimulateConstants::products, 1, 0.2, true},
                                         {"memory", &SimulateConstants::memory, 1, 0.3, true},
-                                        {"within", &SimulateConstants::within, 1, 0.5, true},
-                                        {"latency", &SimulateConstants::latency, 1, 0.5, true},
-                                        {"between", &SimulateConstants::between, 1, 0.5, true},
+                                        {"within", &SimulateConstants::within, 1, 0.7, true},
+                                        {"latency", &SimulateConstants::latency, 1, 1, true},
+                                        {"between", &SimulateConstants::between, 1, 0.7, true},
                                         {"outside", &SimulateConstants::outside, 1, 1, false},
                                         {"backward", &SimulateConstants::backward, 0.1, 1, false}};
 /// Rows hardly tell of them, and what they are missed by otherwise goes into them. `outside` came

@@ -34,7 +34,7 @@ struct SimulateRequest {
 
   std::string assume;  // "", megatron (docs/simulation.md)
   /// one, as runs have on GPUs; axes: one for each set of axes; none: between kernels, as on CPUs.
-  /// "": one on GPUs, none on CPUs.
+  /// "": one on GPUs, none on CPUs and with `assume`.
   std::string comm_streams;
   bool host = true;  // false: launches, batches and zeroing take no time
   SimulateConstants constants;
