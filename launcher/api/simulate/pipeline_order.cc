@@ -36,7 +36,8 @@ std::vector<int> layers_along(const ProgramWork& work, const std::vector<int>& s
 }
 
 /// Bytes behind each part that later parts read: every boundary that they pass counts.
-void count_sent(const Program& program, DividedSteps& out) {
+void count_sent(const ProgramWork& work, DividedSteps& out) {
+  const Program& program = *work.program;
   std::map<BufferId, size_t> made;  // by which part
   std::map<BufferId, size_t> last;  // part that reads it
   for (size_t p = 0; p < out.parts.size(); ++p) {
@@ -49,8 +50,14 @@ void count_sent(const Program& program, DividedSteps& out) {
     }
   }
   for (const auto& [id, reader] : last) {
-    for (size_t p = made[id]; p < reader; ++p)
-      out.parts[p].sent += static_cast<double>(byte_size(type_of(program, id)));
+    const int64_t holders = work.holders.empty() ? 1 : work.holders[static_cast<size_t>(id)];
+    const auto bytes = static_cast<double>(byte_size(type_of(program, id)));
+    for (size_t p = made[id]; p < reader; ++p) {
+      PartSteps& part = out.parts[p];
+      part.sent += bytes / static_cast<double>(holders);
+      part.gathered += bytes - bytes / static_cast<double>(holders);
+      part.holders = std::max(part.holders, holders);
+    }
   }
 }
 
@@ -103,7 +110,6 @@ void require_layers(const Pipeline& pipeline, int64_t layers) {
 }
 
 DividedSteps divide(const ProgramWork& work, const Pipeline& pipeline, bool recompute_layers) {
-  const Program& program = *work.program;
   const std::map<std::string, int> numbers = layer_numbers(work);
   const int layers = static_cast<int>(numbers.size()), parts = pipeline.parts();
   require_layers(pipeline, layers);
@@ -150,7 +156,7 @@ DividedSteps divide(const ProgramWork& work, const Pipeline& pipeline, bool reco
     const size_t part = layer == numbers.end() ? 0 : part_of(layer->second);
     out.update[part % out.update.size()].push_back(s);
   }
-  count_sent(program, out);
+  count_sent(work, out);
   count_zeroed(work, out);
   return out;
 }

@@ -43,7 +43,10 @@ void require_layers(const Pipeline& pipeline, int64_t layers);
 /// Steps of a Program, as numbers in the order in which they run; some more than once.
 struct PartSteps {
   std::vector<int> forward, backward;  // of a micro-batch
-  double sent = 0;  // bytes of activations that the next part's steps, or later ones, read
+  /// Bytes of activations that the next part's steps, or later ones, read: those that a rank sends,
+  /// and those that come from the others of up to `holders` ranks that hold the same.
+  double sent = 0, gathered = 0;
+  int64_t holders = 1;
 };
 struct DividedSteps {
   std::vector<PartSteps> parts;

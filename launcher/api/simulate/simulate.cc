@@ -31,7 +31,7 @@ void check_constants(const SimulateConstants& c) {
        {std::pair("backward", c.backward), std::pair("products", c.products),
         std::pair("outside", c.outside), std::pair("memory", c.memory),
         std::pair("within", c.within), std::pair("between", c.between),
-        std::pair("latency", c.latency)}) {
+        std::pair("mixed", c.mixed)}) {
     SR_REQUIRE(std::isfinite(factor) && factor > 0, invalid_input, "--constants: ", name, " is ",
                factor, ", wanted more than 0");
   }
@@ -103,7 +103,7 @@ void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ra
 /// The constants of a request, in the settings that follow from the rest of it.
 void set_constants(const SimulateRequest& r, const SimulateConstants& c, bool gpu,
                    StepSettings& out) {
-  out.factors = {c.products, c.outside, c.memory, c.latency, c.within, c.between};
+  out.factors = {c.products, c.outside, c.memory, c.within, c.between, c.mixed};
   out.backward = c.backward;
   if (r.host) out.launch_seconds = c.dispatch_us ? *c.dispatch_us * 1e-6 : gpu ? kGraphLaunch : 0;
 }

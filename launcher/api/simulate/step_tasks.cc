@@ -289,9 +289,18 @@ SimTask SimulatedStep::message(double bytes, int from_part, int to_part) const {
   }
   const Cluster::Link& link = far ? cluster_.between : cluster_.within;
   const TaskLink kind = far ? TaskLink::between_nodes : TaskLink::within_node;
-  const double seconds = settings_.factors.latency * (link.call_latency + link.latency) +
-                         settings_.factors.of(kind) * bytes / link.bandwidth_of(2);
-  return {0, TaskKind::communication, seconds, -1, kind};
+  const double seconds = link.call_latency + link.latency + bytes / link.bandwidth_of(2);
+  return {0, TaskKind::communication, settings_.factors.of(kind) * seconds, -1, kind};
+}
+
+/// Of bytes that come from the others of `holders` neighbouring ranks.
+SimTask SimulatedStep::gather(double bytes, int64_t holders) const {
+  const bool far = holders > cluster_.devices;
+  const Cluster::Link& link = far ? cluster_.between : cluster_.within;
+  const TaskLink kind = far ? TaskLink::between_nodes : TaskLink::within_node;
+  const double seconds = link.call_latency + static_cast<double>(holders - 1) * link.latency +
+                         bytes / link.bandwidth_of(holders);
+  return {0, TaskKind::communication, settings_.factors.of(kind) * seconds, -1, kind};
 }
 
 void SimulatedStep::send(int number, const PartRun& run) {
@@ -303,12 +312,17 @@ void SimulatedStep::send(int number, const PartRun& run) {
   const std::vector<PartSteps>& all = divided_[at(lane_class_[at(number)])].parts;
   if (to < 0 || to >= parts) return;
   // Gradients are as large as the activations that they are of.
-  const double bytes = all[at(forward ? run.part : to)].sent;
-  const int64_t sent = std::llround(bytes);
+  const PartSteps& part = all[at(forward ? run.part : to)];
   const int stream = work.order.streams + (forward ? kActivations : kGradients);
-  arrived_[key_of(number, run)] =
-      add(lane, stream, message(bytes, run.part, to), {What::send, -1, run.micro, sent}, {});
-  sent_[at(number)] += sent;
+  int last = -1;
+  const auto give = [&](const SimTask& task, double bytes) {
+    const int64_t sent = std::llround(bytes);
+    last = add(lane, stream, task, {What::send, -1, run.micro, sent}, {});
+    sent_[at(number)] += sent;
+  };
+  give(message(part.sent, run.part, to), part.sent);
+  if (part.gathered > 0) give(gather(part.gathered, part.holders), part.gathered);
+  arrived_[key_of(number, run)] = last;
 }
 
 }  // namespace shardrun

@@ -10,8 +10,7 @@
 namespace shardrun::cli {
 
 /// In the order in which they are fitted where rows are few: dispatch_us, products, memory, within,
-/// latency, between; and behind them outside and backward, which are fitted where they are asked
-/// for.
+/// between, mixed; and behind them outside and backward, which are fitted where they are asked for.
 std::vector<std::string> constant_names();
 /// Those that are fitted where none is named.
 std::vector<std::string> usual_constants();

@@ -3,6 +3,7 @@
 #include "simulate/fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -16,7 +17,9 @@ constexpr double kOutlier = 0.2;  // a logarithmic error from which it always co
 /// So many deviations from which it does, if that is less. Of normal errors a median size is 0.6745
 /// deviations. Huber's choice (Robust Statistics, 1981, section 4.5).
 constexpr double kHuber = 1.345, kMedianOfNormal = 0.6745;
-constexpr double kWidest = 0.6931;   // of half an interval: log 2
+constexpr double kWidest = 0.6931;  // of half an interval: log 2
+constexpr double kScale = 0.03;     // of the logarithm of what constants share
+constexpr std::array<double, 5> kScaleStarts = {0, 0.7, -0.7, 1.4, -1.4};  // logarithms
 constexpr double kNoThought = 10;    // a constant's spread where nothing is thought of it
 constexpr double kPrecision = 2e-3;  // of measured figures, at best
 constexpr double kStep = 0.03;       // of a constant's logarithm, to see what it changes
@@ -25,7 +28,7 @@ constexpr int kMostSteps = 15, kStepsOfOthers = 5;
 constexpr double kNoise = 0.06;  // of logarithmic errors, before any are known
 constexpr double kMostNoise = 0.3;
 constexpr double kSettled = 0.1;  // of the noise's logarithm: it changes no more
-constexpr int kMostRounds = 6;
+constexpr int kMostRounds = 20;
 
 /// Of a symmetric positive definite matrix; one of no size where it is not.
 Matrix inverse(Matrix a) {
@@ -62,7 +65,6 @@ class Fit {
       at_.push_back(
           std::log(constants[c].starts.empty() ? constants[c].neutral : constants[c].starts[0]));
     }
-    think();
     seek_start();
   }
 
@@ -71,32 +73,46 @@ class Fit {
       descend(kMostSteps, 0);
       const double noise = std::clamp(deviation(), kPrecision, kMostNoise);
       const double outlier = outlier_of(errors_);
+      const double spread = std::hypot(kScale, shared_scale());
       const bool settled = std::abs(std::log(noise / noise_)) < kSettled &&
-                           std::abs(std::log(outlier / outlier_)) < kSettled;
+                           std::abs(std::log(outlier / outlier_)) < kSettled &&
+                           std::abs(std::log(spread / scale_spread_)) < kSettled;
       noise_ = noise;
       outlier_ = outlier;
       if (settled) break;
+      think(spread);
     }
     differentiate();
     return outcome();
   }
 
  private:
-  /// thoughts_: what is thought beforehand, as a quadratic form of the logarithms' distances from
-  /// neutral. The likeliest scale, a mean of them, is put in.
-  void think() {
-    Vector weights;
+  static double certainty(const FitConstant& c) { return 1 / (c.spread * c.spread); }
+  /// Of the constants that share a scale.
+  double all_certainty() const {
     double all = 0;
-    for (const FitConstant& c : constants_) {
-      weights.push_back(1 / (c.spread * c.spread));
-      if (c.shares_scale) all += weights.back();
-    }
+    for (const FitConstant& c : constants_) all += c.shares_scale ? certainty(c) : 0;
+    return all;
+  }
+  /// The logarithm of the scale: a mean of those that share it.
+  double shared_scale() const {
+    double sum = 0;
+    for (size_t c = 0; c < at_.size(); ++c)
+      sum += constants_[c].shares_scale ? certainty(constants_[c]) * distance(at_, c) : 0;
+    return sum == 0 ? 0 : sum / all_certainty();
+  }
+  /// thoughts_: what is thought beforehand, as a quadratic form of the logarithms' distances from
+  /// neutral. The scale's logarithm is normal with deviation `spread`, and the likeliest is put in.
+  /// A Cauchy distribution is met by one that is as wide as the scale is far.
+  void think(double spread) {
+    scale_spread_ = spread;
+    const double all = all_certainty() + 1 / (spread * spread);
     thoughts_.assign(at_.size(), Vector(at_.size(), 0));
     for (size_t a = 0; a < at_.size(); ++a) {
-      thoughts_[a][a] = weights[a];
+      thoughts_[a][a] = certainty(constants_[a]);
       for (size_t b = 0; b < at_.size(); ++b) {
         if (constants_[a].shares_scale && constants_[b].shares_scale)
-          thoughts_[a][b] -= weights[a] * weights[b] / all;
+          thoughts_[a][b] -= certainty(constants_[a]) * certainty(constants_[b]) / all;
       }
     }
   }
@@ -155,19 +171,29 @@ class Fit {
     return std::sqrt(squares / freedom());
   }
 
-  /// The best of each constant's starts, one constant after the other.
+  /// The best of each constant's starts, one constant after the other, at each of some scales.
   void seek_start() {
-    errors_ = errors(at_);
-    for (size_t c = 0; c < constants_.size(); ++c) {
-      for (size_t s = 1; s < constants_[c].starts.size(); ++s) {
-        Vector other = at_;
-        other[c] = std::log(constants_[c].starts[s]);
-        Vector theirs = errors(other);
-        if (cost(other, theirs) >= cost(at_, errors_)) continue;
-        at_ = std::move(other);
-        errors_ = std::move(theirs);
+    const Vector neutral = at_;
+    for (double scale : kScaleStarts) {
+      if (scale != 0 && all_certainty() == 0) break;  // nothing shares it
+      Vector at = neutral;
+      for (size_t c = 0; c < at.size(); ++c) at[c] += constants_[c].shares_scale ? scale : 0;
+      Vector theirs = errors(at);
+      for (size_t c = 0; c < at.size(); ++c) {
+        for (double start : constants_[c].starts) {
+          Vector other = at;
+          other[c] = std::log(start);
+          Vector others = errors(other);
+          if (misfit(others) >= misfit(theirs)) continue;
+          at = std::move(other);
+          theirs = std::move(others);
+        }
       }
+      if (!errors_.empty() && misfit(theirs) >= misfit(errors_)) continue;
+      at_ = std::move(at);
+      errors_ = std::move(theirs);
     }
+    think(std::hypot(kScale, shared_scale()));
   }
 
   /// By constant: how much each logarithm of a figure goes up with that of the constant.
@@ -295,8 +321,9 @@ class Fit {
   const Vector& measured_;
   const FitModel& model_;
   Vector counts_;
-  Vector at_;              // logarithms
-  Matrix thoughts_;        // of what is thought beforehand
+  Vector at_;        // logarithms
+  Matrix thoughts_;  // of what is thought beforehand
+  double scale_spread_ = kScale;
   double noise_ = kNoise;  // of errors_: how much they count against what is thought
   double outlier_ = kOutlier;
   Vector errors_;  // at at_

@@ -8,8 +8,8 @@
 namespace shardrun::cli {
 
 /// What is thought of a constant beforehand: its logarithm is normal about that of `neutral`, with
-/// deviation `spread`. Of those that share a scale, about that of `neutral` times the scale, of
-/// which nothing is thought.
+/// deviation `spread`. Of those that share a scale, about that of `neutral` times the scale. That
+/// is 1 within 3 %, or else anything (Cauchy's distribution).
 struct FitConstant {
   std::string name;
   double neutral = 1;
@@ -36,8 +36,9 @@ using FitModel = std::function<std::vector<double>(const std::vector<double>& va
 /// twice or half its value, whatever the others are: by the slopes at the likeliest values, or with
 /// the others fitted anew. It is then near what is thought of it, at the scale of the others. So
 /// equal figures of one case identify none of several constants. Figures that are all twice as
-/// large give constants that are, if they share a scale. `measured`: positive. `counts`: of each,
-/// as how many figures it counts; one of two copies as half of one; empty: each as one.
+/// large give predictions that are, nearly, if the constants share a scale. `measured`: positive.
+/// `counts`: of each, as how many figures it counts; one of two copies as half of one; empty: each
+/// as one.
 std::vector<FittedConstant> fit(const std::vector<FitConstant>& constants,
                                 const std::vector<double>& measured, const FitModel& model,
                                 std::vector<double> counts = {});

@@ -62,12 +62,12 @@ TEST(Fit, FollowsMostOfTheFigures) {
 }
 
 /// Of two only the sum can be identified: both are what is thought of them, at their common scale,
-/// and neither has an interval. So is what never counts.
+/// and neither has an interval. So is what never counts, nearly: of the scale something is thought.
 TEST(Fit, SaysWhatCannotBeIdentified) {
   const std::vector<FittedConstant> found =
       fitted(constants(0.1), step({0.01, 1.5, 1.5}, false), false);
   EXPECT_FALSE(found[0].identifiable);  // the host never counts
-  EXPECT_NEAR(found[0].value, 0.15, 0.01);
+  EXPECT_NEAR(found[0].value, 0.15, 0.03);
   for (size_t c : {1, 2}) {
     EXPECT_FALSE(found[c].identifiable);
     EXPECT_NEAR(found[c].value, 1.5, 0.02);
@@ -123,8 +123,8 @@ TEST(Fit, IntervalsAreAsWideAsTheySay) {
   EXPECT_LT(missed, 0.08 * intervals) << "of " << intervals;
 }
 
-/// Figures that are all twice as large give constants that are, known of or not; but for those that
-/// are no matter of scale.
+/// Figures that are all twice as large give constants that are, also far from what is thought of
+/// them, nearly so where figures do not tell of them; but for those that are no matter of scale.
 TEST(Fit, FollowsACommonScale) {
   std::vector<double> measured = step({4, 1.3, 2.2}, true);
   for (size_t i = 0; i < measured.size(); ++i) measured[i] *= 1 + 0.1 * std::sin(40.0 * i * i);
@@ -142,7 +142,27 @@ TEST(Fit, FollowsACommonScale) {
   }
   EXPECT_FALSE(of[0][3].identifiable);
   for (size_t c = 0; c < five.size(); ++c)
-    EXPECT_NEAR(of[1][c].value / of[0][c].value, c == 4 ? 1 : 2, 0.03) << c;
+    EXPECT_NEAR(of[1][c].value / of[0][c].value, c == 4 ? 1 : 2, c == 3 ? 0.4 : 0.03) << c;
+}
+
+/// A scale is 1 within 3 %, where figures do not say otherwise: of 20 that scatter by a quarter, a
+/// twentieth more on the whole says little. Twice as much says enough.
+TEST(Fit, ThinksOfAScaleOfOne) {
+  const std::vector<FitConstant> one = {{.name = "one", .spread = 0.02}};
+  const auto scale_of = [&](double times) {
+    std::vector<double> measured;
+    for (int i = 0; i < 20; ++i)
+      measured.push_back(times * (1 + i % 3) * std::exp(0.25 * std::sin(9.0 * i * i)));
+    return fit(one, measured,
+               [](const std::vector<double>& c) {
+                 std::vector<double> out;
+                 for (int i = 0; i < 20; ++i) out.push_back((1 + i % 3) * c[0]);
+                 return out;
+               })[0]
+        .value;
+  };
+  EXPECT_LT(std::abs(std::log(scale_of(1.05) / scale_of(1))), 0.6 * std::log(1.05));
+  EXPECT_NEAR(scale_of(2) / scale_of(1), 2, 0.1);
 }
 
 /// What figures hardly tell of is near what is thought of it beforehand, and not wherever noise

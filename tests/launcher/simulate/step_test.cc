@@ -263,6 +263,48 @@ TEST_F(SimulatedSteps, OthersKernelsWaitForCollectives) {
   EXPECT_LT(seconds_with("one"), 0.99 * seconds_with(""));
 }
 
+/// Of ranks that hold the same activations each sends its part to the next stage, and gathers the
+/// others' there: the bytes are the same, but fewer of them go from node to node.
+TEST_F(SimulatedSteps, OthersSendActivationsInParts) {
+  SimulateRequest request = bare();
+  request.stages = 2;
+  const auto sends = [&](const std::string& assume) {
+    request.assume = assume;
+    const Outcome out = simulated("a100-80:2", "megatron", "4", 4, request);
+    std::vector<int64_t> bytes;
+    const Json trace = Json::parse(out.report.trace);
+    for (const Json& event : trace["traceEvents"]) {
+      if (event["ph"] == "X" && event["name"] == "send to another stage" && event["pid"] == 0)
+        bytes.push_back(event["args"]["bytes_sent"]);
+    }
+    return bytes;
+  };
+  const std::vector<int64_t> whole = sends(""), parts = sends("megatron");
+  ASSERT_EQ(whole.size(), 4u);  // one for each micro-batch
+  ASSERT_EQ(parts.size(), 8u);  // and what is gathered
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(parts[2 * i], whole[i] / 4);
+    EXPECT_EQ(parts[2 * i] + parts[2 * i + 1], whole[i]);
+  }
+}
+
+/// Sums of gradients go through one of four cards where groups have several ranks in each of two
+/// nodes: not within a node, nor of one rank in each.
+TEST_F(SimulatedSteps, OthersSumGradientsThroughOneCard) {
+  const auto longer = [&](const std::string& cluster, const std::string& mesh,
+                          const std::string& assume) {
+    SimulateRequest request = bare();
+    request.assume = assume;
+    const double once = simulated(cluster, "dp+megatron", mesh, 1, request).report.seconds;
+    request.constants.mixed = 2;
+    return simulated(cluster, "dp+megatron", mesh, 1, request).report.seconds - once;
+  };
+  EXPECT_GT(longer("a100-80:2", "data=8,model=2", "megatron"), 0);
+  EXPECT_EQ(longer("a100-80:2", "data=8,model=2", ""), 0);
+  EXPECT_EQ(longer("a100-80", "data=4,model=2", "megatron"), 0);
+  EXPECT_EQ(longer("a100-80:2", "data=2,model=8", "megatron"), 0);
+}
+
 /// The host of such a run asks for one pass after the other, and begins none before all kernels of
 /// the pass before have ended. Ours asks ahead.
 TEST_F(SimulatedSteps, OthersHostWaitsForThePassBefore) {
@@ -384,6 +426,21 @@ TEST_F(OthersKernels, ProductsOfAttentionHaveTiles) {
   ASSERT_EQ(found.size(), 3u);
   EXPECT_NEAR(found[0], (1.25 + 2.5) * flops / 1e9 + 5 * kLatency, 2e-9);
   EXPECT_NEAR(found[2], (1.25 + 3 * 2.5) * flops / 1e9 + 7 * kLatency, 2e-9);
+}
+
+/// q, k and v are read as they lie, and their gradients written side by side. Behind attention one
+/// is copied, in the forward pass and when it runs again.
+TEST_F(OthersKernels, ViewsOfAttentionTakeNoTime) {
+  write(4);
+  std::vector<double> taken;
+  for (const char* op : {"transpose", "split"}) {
+    for (double one : seconds(op, 8, 1e18, 1e9)) {
+      if (one > 0) taken.push_back(one);
+    }
+  }
+  ASSERT_EQ(taken.size(), 2u);
+  const double bytes = 2 * 2.0 * 8 * kTokens * kHidden;  // read and written, of two bytes each
+  for (double one : taken) EXPECT_NEAR(one, bytes / 1e9 + kLatency, 2e-9);
 }
 
 /// 38 bytes forward and 14 backward for each logit.

@@ -21,8 +21,8 @@ struct SimulateConstants {
   double products = 1;             // of a kernel, what its arithmetic takes
   double outside = 1;              // and in addition, where the kernel is of no layer
   double memory = 1;               // the rest of a kernel
-  double within = 1, between = 1;  // bytes that go within a node, between nodes
-  double latency = 1;              // of communication, what is no matter of bytes
+  double within = 1, between = 1;  // communication within a node, between nodes
+  double mixed = 1;  // and in addition, where `assume` has sums between nodes through one card
 };
 
 struct SimulateRequest {
