@@ -491,8 +491,8 @@ TokenModel find_tokens(const Graph& forward) {
     // whole.
     const NodeId producer = forward.value(id).producer;
     if (producer >= 0) {
-      const std::string& op = forward.node(producer).op;
-      if (op == "slice" || op == "reshape" || op == "cast")
+      const Elements elements = op_def(forward.node(producer).op).elements;
+      if (elements == Elements::all || elements == Elements::some)
         candidates.push_back(forward.node(producer).inputs[0]);
     }
     seen += str(seen.empty() ? "" : ", ", "'", forward.value(id).name, "' ", type);

@@ -294,6 +294,18 @@ TEST(TokenSteps, RefuseWhatMixesTokens) {
       "node 'turned' (slice) mixes tokens");
 }
 
+/// Logits are looked for behind what only moves them, as a loss that wants another order does.
+TEST(TokenSteps, FindLogitsBehindWhatMovesThem) {
+  Graph g;
+  const ValueId tokens = g.add_input("tokens", {DType::i64, {2, 8}}, Role::batch);
+  const ValueId table = g.add_input("table", {DType::f32, {16, 16}}, Role::parameter);
+  const ValueId logits = g.add("gather", {table, tokens}, {{"axis", int64_t{0}}}, "logits");
+  const ValueId turned = g.add("transpose", {logits}, {{"perm", Shape{1, 0, 2}}}, "turned");
+  g.outputs = {g.add("log_softmax", {turned}, {{"axis", int64_t{2}}}, "y")};
+  const std::vector<ValueId> found = find_tokens(g).logits;
+  EXPECT_NE(std::find(found.begin(), found.end(), logits), found.end());
+}
+
 TEST(TokenSteps, WantTokens) {
   Graph g;
   const ValueId x = g.add_input("x", {DType::f32, {2, 8}}, Role::batch);

@@ -9,6 +9,7 @@
 #include "loaded.h"
 #include "option_flags.h"
 #include "screen/work_line.h"
+#include "search_names.h"
 #include "shardrun/input.h"
 #include "shardrun/simulate.h"
 #include "simulate/constants.h"
@@ -99,16 +100,16 @@ void take_fastest(World& world, const Arguments& args, SimulateRequest request, 
     simulated += text;
   };
   note("auto", least);
-  for (const char* baseline : {"dp", "zero1", "zero2", "fsdp", "megatron", "megatron-sp"}) {
-    line.at(baseline);
+  for (const Named<Baseline>& baseline : kBaselines) {
     PlanRequest other = asked;
-    other.planner = baseline;
+    other.planner = baseline.name;
+    line.at(other.planner);
     try {
       TrainingPlan plan = make_plan(world, of.model, other);
       const double time = seconds(plan);
-      note(baseline, time);
+      note(other.planner, time);
       if (time >= least) continue;
-      least = time, taken = baseline, of.plan = std::move(plan);
+      least = time, taken = other.planner, of.plan = std::move(plan);
     } catch (const Failure&) {  // it does not fit, or has no such mesh
     }
   }
