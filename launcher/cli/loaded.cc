@@ -31,4 +31,11 @@ void take_ranks_of_plan(Arguments& args) {
     args.ranks = read_planned_model(args.plan.plan_file).ranks;
 }
 
+void take_ranks_planned_for(Arguments& args, int stages) {
+  if (args.ranks) return;
+  const int ranks = args.plan.plan_file.empty() ? mesh_ranks(args.plan.mesh)
+                                                : read_planned_model(args.plan.plan_file).ranks;
+  if (ranks > 0) args.ranks = stages * ranks;
+}
+
 }  // namespace shardrun::cli

@@ -15,4 +15,8 @@ ModelAndPlan load_and_plan(World& world, const Arguments& args,
 /// A plan file says for how many ranks it is: those that a call which names none runs on.
 void take_ranks_of_plan(Arguments& args);
 
+/// Of a call that only plans: --ranks, or for each of the stages those of the plan, or of a mesh
+/// that has all its sizes. Before there is a World: where they run, they share a machine's cores.
+void take_ranks_planned_for(Arguments& args, int stages = 1);
+
 }  // namespace shardrun::cli

@@ -27,9 +27,7 @@ int run_plan(World& world, Arguments& args, const PlanFiles& files) {
   if (args.plan.mesh.find('?') != std::string::npos && !args.ranks && args.plan.plan_file.empty())
     throw Failure(Failure::Kind::call, "--mesh " + args.plan.mesh +
                                            ": leaves a size open; give --ranks, which decides it");
-  args.plan.ranks = args.ranks                     ? *args.ranks
-                    : !args.plan.plan_file.empty() ? read_planned_model(args.plan.plan_file).ranks
-                                                   : mesh_ranks(args.plan.mesh);
+  args.plan.ranks = args.ranks.value_or(0);
   const auto [model, plan, tried] = load_and_plan(world, args);
   const std::string tactics = explain_tactics(world, model, args.plan);
   if (!world.leader()) return 0;
@@ -78,7 +76,8 @@ Command plan_command() {
           .takes_recipe = true,
           .add_options = [files](CLI::App& app,
                                  Arguments& args) { add_planning_options(app, args, *files); },
-          .run = [files](World& world, Arguments& args) { return run_plan(world, args, *files); }};
+          .run = [files](World& world, Arguments& args) { return run_plan(world, args, *files); },
+          .prepare = [](Arguments& args) { take_ranks_planned_for(args); }};
 }
 
 }  // namespace shardrun::cli

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "command.h"
+#include "loaded.h"
 #include "option_flags.h"
 #include "shardrun/input.h"
 #include "shardrun/play.h"
@@ -97,7 +98,7 @@ bool next_line(std::string& line, int64_t number) {
 
 int run_play(World& world, Arguments& args) {
   if (args.threads) world.assume_threads(*args.threads);
-  if (args.ranks) args.plan.ranks = *args.ranks;
+  args.plan.ranks = args.ranks.value_or(0);
   const Model model = load_model(world, args.onnx(), args.model_options);
   PlanSession session(world, model, args.plan);
   say(state_json(session));
@@ -127,7 +128,8 @@ Command play_command() {
               "came of it on standard output (docs/planners.md)",
           .takes_recipe = true,
           .add_options = add_play_options,
-          .run = run_play};
+          .run = run_play,
+          .prepare = [](Arguments& args) { take_ranks_planned_for(args); }};
 }
 
 }  // namespace shardrun::cli

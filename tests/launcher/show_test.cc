@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "event.pb.h"
 #include "onnx-ml.pb.h"
@@ -183,6 +184,29 @@ TEST_F(Shows, AnOpenSizeWantsRanks) {
             std::string::npos)
       << refused.err;
   run("plan gpt.onnx --mesh data=?,model=2 --ranks 4 --batch 4");
+}
+
+/// The lines of what a plan comes to, without how long it took.
+std::string figures_of(const std::string& plan) {
+  std::string out;
+  std::istringstream lines(plan);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("predicted step") != std::string::npos ||
+        line.find("bytes of the fullest rank") != std::string::npos)
+      out += line + "\n";
+  }
+  return out;
+}
+
+/// They share the machine's cores where the mesh alone says how many there are, too: workspaces
+/// grow with the threads of a rank.
+TEST_F(Shows, RanksOfAMeshShareTheCores) {
+  const std::string counted = figures_of(run("plan gpt.onnx --mesh 2 --ranks 2 --batch 4").out);
+  EXPECT_EQ(std::count(counted.begin(), counted.end(), '\n'), 2) << counted;
+  EXPECT_EQ(figures_of(run("plan gpt.onnx --mesh 2 --batch 4 -o mesh.json").out), counted);
+  EXPECT_EQ(figures_of(run("plan gpt.onnx --plan mesh.json --batch 4").out), counted);
+  EXPECT_EQ(figures_of(run("train gpt.onnx --plan mesh.json --ranks 2 --batch 4 --steps 1").out),
+            counted);
 }
 
 /// A page is written over nothing that is read.

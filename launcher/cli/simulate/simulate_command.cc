@@ -71,13 +71,6 @@ void take_constants(const std::string& path, const std::string& cluster, bool te
   if (dispatch) request.constants.dispatch_us = dispatch;
 }
 
-/// --ranks, or those of the plan or the mesh, or as many as the cluster has.
-int ranks_of(const Arguments& args, int stages) {
-  if (args.ranks) return *args.ranks;
-  if (!args.plan.plan_file.empty()) return stages * read_planned_model(args.plan.plan_file).ranks;
-  return stages * mesh_ranks(args.plan.mesh);
-}
-
 /// The search prices what shardrun runs, and not what --assume does otherwise. So plans of
 /// baselines are simulated beside the one that it found, and the fastest is taken.
 void take_fastest(World& world, const Arguments& args, SimulateRequest request, ModelAndPlan& of) {
@@ -135,7 +128,7 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
   std::vector<NamedFile> read = files_read(args);
   read.push_back({"--constants", simulate.constants});
   check_outputs(world, {{"--trace", simulate.trace}, {"--json", simulate.json}}, read);
-  args.plan.ranks = ranks_of(args, request.stages);
+  args.plan.ranks = args.ranks.value_or(0);
   if (args.plan.ranks == 0) {
     throw Failure(Failure::Kind::call,
                   "say for how many ranks: --ranks 8, or a --mesh with all its sizes");
@@ -244,7 +237,11 @@ Command simulate_command() {
             return false;
           },
       .run = [simulate](World& world,
-                        Arguments& args) { return run_simulate(world, args, *simulate); }};
+                        Arguments& args) { return run_simulate(world, args, *simulate); },
+      .prepare =
+          [simulate](Arguments& args) {
+            if (!simulate->scales->parsed()) take_ranks_planned_for(args, simulate->request.stages);
+          }};
 }
 
 }  // namespace shardrun::cli
