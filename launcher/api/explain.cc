@@ -87,8 +87,8 @@ std::string plan_page(const Model& model, const TrainingPlan& plan, const Traini
   return at_boundary([&] {
     constexpr int64_t kMostBytes = int64_t{256} << 20;
     require_made_for(model.impl(), plan.impl());
-    const std::string measured =
-        report.empty() ? "" : read_input_file(report, "a run's report", kMostBytes);
+    std::optional<std::string> measured;
+    if (!report.empty()) measured = read_input_file(report, "a run's report", kMostBytes);
     std::optional<Explained> its;
     if (other != nullptr) {
       require_made_for(model.impl(), other->impl());
@@ -96,8 +96,10 @@ std::string plan_page(const Model& model, const TrainingPlan& plan, const Traini
     }
     const Explained own = explained(model.impl(), plan.impl());
     std::string page;
-    within(report,
-           [&] { page = page_html(own, model.impl().path, its ? &*its : nullptr, measured); });
+    within(report, [&] {
+      page =
+          page_html(own, model.impl().path, its ? &*its : nullptr, measured ? &*measured : nullptr);
+    });
     return page;
   });
 }

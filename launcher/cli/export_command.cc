@@ -1,5 +1,6 @@
 // shardrun export: writes the weights of a checkpoint as ONNX or safetensors.
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "command.h"
@@ -17,6 +18,7 @@ struct Export {
   ExportRequest request;
   std::vector<std::string> tied;
   std::string file_size = "5GB";
+  const CLI::Option* sized = nullptr;  // --max-file-size
 };
 
 void add_export_options(CLI::App& app, Export& asked) {
@@ -36,9 +38,10 @@ void add_export_options(CLI::App& app, Export& asked) {
                  "NAME=TENSOR: the module has TENSOR under this name, too, which the model's file "
                  "does not say (repeatable)")
       ->allow_extra_args(false);
-  app.add_option("--max-file-size", asked.file_size,
-                 "Of the files in a folder: tensors in one take at most so much, such as 5GB")
-      ->capture_default_str();
+  asked.sized =
+      app.add_option("--max-file-size", asked.file_size,
+                     "Of the files in a folder: tensors in one take at most so much, such as 5GB")
+          ->capture_default_str();
 }
 
 /// Writes, and tells what.
@@ -55,6 +58,12 @@ int run(Export& asked) {
                     "--tied " + text + ": '" + text.substr(0, equals) + "' is given twice");
     }
   }
+  const std::string& output = asked.request.output;
+  std::error_code error;
+  if (asked.sized->count() > 0 && !std::filesystem::is_directory(output, error) &&
+      !std::filesystem::path(output).extension().empty())
+    throw Failure(Failure::Kind::call, "--max-file-size: is of a folder's files, and --output " +
+                                           output + " is one file; leave out one of the two");
   asked.request.most_file_bytes = parse_bytes(asked.file_size, "--max-file-size");
   const ExportReport report = export_weights(asked.request);
   std::printf("%s: %lld tensors, %.1f MB, of %s (step %lld)\n", names_of(report.files).c_str(),

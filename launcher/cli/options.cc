@@ -3,6 +3,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 #include <map>
@@ -186,7 +187,22 @@ std::string no_number(const std::string& type, std::string_view text) {
          (code == std::errc::result_out_of_range ? "' is too large" : "' is not a " + kind);
 }
 
+/// Of a text that is a number, as every option of numbers checks.
+std::string outside(const std::string& text, bool fine, const char* wanted) {
+  return fine ? "" : "'" + text + "' is not a number " + wanted;
+}
+
 }  // namespace
+
+std::string not_above_0(const std::string& text) {
+  const double number = std::strtod(text.c_str(), nullptr);
+  return outside(text, std::isfinite(number) && number > 0, "above 0");
+}
+
+std::string below_0(const std::string& text) {
+  const double number = std::strtod(text.c_str(), nullptr);
+  return outside(text, std::isfinite(number) && number >= 0, "of at least 0");
+}
 
 void refuse_empty_and_wrapped(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {

@@ -70,6 +70,10 @@ void add_output_options(CLI::App& app, Arguments& args);
 /// The files that the call reads, by flag.
 std::vector<NamedFile> files_read(const Arguments& args);
 
+/// What is wrong with a number's text, for CLI::Option::check; "": nothing. NaN and infinities are.
+std::string not_above_0(const std::string& text);
+std::string below_0(const std::string& text);
+
 /// CLI11 takes '' for 0 and for no text, and a number that is too large for the largest that there
 /// is. From now on `app` and its commands refuse both.
 void refuse_empty_and_wrapped(CLI::App& app);

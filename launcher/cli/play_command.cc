@@ -103,7 +103,8 @@ int run_play(World& world, Arguments& args) {
   PlanSession session(world, model, args.plan);
   say(state_json(session));
   std::string line;
-  for (int64_t number = 1; next_line(line, number); ++number) {
+  // Until nobody reads the answers.
+  for (int64_t number = 1; std::ferror(stdout) == 0 && next_line(line, number); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     try {
       if (!answer(session, line)) break;

@@ -15,13 +15,13 @@ void add_solve_options(CLI::App& app, SolveRequest& o) {
       ->required();
   app.add_option("--time", o.seconds, "Seconds in all, reading the file included")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(not_above_0, "");
   app.add_option("--seed", o.seed)->capture_default_str();
   app.add_option("--solver", o.solver, solver_help())->capture_default_str();
   app.add_option(
          "--nodes", o.nodes,
          "lns: stop after so many nodes of its search trees; equal calls then give equal choices")
-      ->check(CLI::NonNegativeNumber);
+      ->check(below_0, "");
   app.add_option("--threads", o.threads, "lns: the result depends on it")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));

@@ -94,6 +94,16 @@ std::string given_twice(const std::string& said) {
                                        said.substr(at + more.size()) + " times; give it once";
 }
 
+/// "Could not convert: --stages = 99999999999": a whole number, as every option checks, of more
+/// than 32 bits.
+std::string beyond_range(const std::string& said) {
+  const std::string begin = "Could not convert: ", between = " = ";
+  const size_t at = said.find(between);
+  if (said.rfind(begin, 0) != 0 || at == std::string::npos) return "";
+  return said.substr(begin.size(), at - begin.size()) + ": '" + said.substr(at + between.size()) +
+         "' is too large";
+}
+
 }  // namespace
 
 std::string command_like(const CLI::App& app, const std::string& word) {
@@ -113,6 +123,8 @@ std::string wrong_words(const CLI::App& app, const std::vector<std::string>& wor
     return missing_command(app, words);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
     return given_twice(error.what());
+  if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr)
+    return beyond_range(error.what());
   return "";
 }
 

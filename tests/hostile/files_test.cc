@@ -83,6 +83,26 @@ TEST_F(HostileFiles, AreRefusedInOneSentence) {
   }
 }
 
+/// Numbers that a flag takes, and that no machine has.
+TEST_F(HostileFiles, HugeNumbersAreRefusedInOneSentence) {
+  at.write("text.txt", prose(4000));
+  for (const std::string call : {"train gpt.onnx --steps 1 ", "evaluate gpt.onnx "}) {
+    const Outcome run = limited(call + "--data text:text.txt --batch 99999999999");
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(messages(run), 1) << describe(run);
+    EXPECT_NE(message(run).find("bytes a rank, the limit is "), std::string::npos) << describe(run);
+  }
+  for (const std::string number : {"0", "-1", "nan", "inf"}) {
+    const Outcome run = limited("solve empty.json --time " + number);
+    EXPECT_EQ(run.status, 2) << describe(run);
+    EXPECT_EQ(message(run), "--time: '" + number + "' is not a number above 0");
+  }
+  EXPECT_EQ(message(limited("solve empty.json --nodes -1")),
+            "--nodes: '-1' is not a number of at least 0");
+  EXPECT_EQ(message(limited("simulate gpt.onnx --ranks 2 --stages 99999999999")),
+            "--stages: '99999999999' is too large");
+}
+
 TEST_F(HostileFiles, PatternsOfAModelsOwnRecipe) {
   // A search that backtracks doubles its time with each group, and std::regex's stack with letters.
   std::string groups;

@@ -251,6 +251,9 @@ TEST_F(Shows, ReportsOfOtherRunsAreRefused) {
   EXPECT_NE(none.err.find("no.json: the report: field 'step_ms'"), std::string::npos) << none.err;
   const Outcome other = run("explain two.json --html o.html --report mesh.json", 2);
   EXPECT_NE(other.err.find("field 'mesh' is \"data=3\""), std::string::npos) << other.err;
+  at_->write("empty.json", "");
+  const Outcome empty = run("explain two.json --html o.html --report empty.json", 2);
+  EXPECT_NE(empty.err.find("empty.json: the report: is not JSON"), std::string::npos) << empty.err;
   // Of another plan on the same mesh.
   run(call(1, "--ranks 2 --planner fsdp --report fsdp.json --quiet"));
   run("plan gpt.onnx --ranks 2 --batch 4 --planner dp -o dp.json");

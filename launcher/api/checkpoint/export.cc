@@ -110,6 +110,9 @@ class Export {
   /// What the run was given with --weights and no checkpoint has: constants, which cannot be done
   /// without, and tensors of the module that the model does not read.
   void find_given() {
+    const std::string& named = request_.weights;
+    SR_REQUIRE(named.empty() || fs::exists(named), invalid_input, "--weights ", named,
+               ": no such file or folder");
     if (trained_.given.empty()) return;
     weights_path_ = request_.weights.empty() ? trained_.weights : request_.weights;
     const bool is_there = fs::exists(weights_path_);

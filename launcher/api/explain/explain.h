@@ -59,10 +59,10 @@ std::string loops_text(const Explained& of);
 nlohmann::json nodes_json(const Graph& graph, const Plan& plan, const Cluster& cluster);
 
 /// The plan as an HTML page (page/page.html) that loads nothing. `title`: of the model. `other`: a
-/// plan whose differences are shown, or null. `report`: the JSON object of a run's --report, or "".
-/// Throws invalid_input for a report that is none, or of another mesh.
+/// plan whose differences are shown, or null. `report`: the JSON object of a run's --report, or
+/// null. Throws invalid_input for a report that is none, or of another mesh.
 std::string page_html(const Explained& of, const std::string& title, const Explained* other,
-                      const std::string& report);
+                      const std::string* report);
 
 /// Writes a file for each pass of compile to `folder`: what the pass does, and the rank's program
 /// before and after. `stop_after`: the last one ("": all). Throws invalid_input.

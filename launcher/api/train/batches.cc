@@ -231,10 +231,13 @@ bool is_of_tokens(const BatchField& field) {
          field.type.shape.size() == 2 && field.type.shape[1] > 1;
 }
 
-/// The first training batch.
-std::vector<int64_t> first_batch(const DataSource& data, const BatchField& field) {
-  Tensor tensor(field.type);
-  data.read(0, Split::training, field, full_box(field.type.shape), tensor.data());
+/// Of the first training batch some samples, whether or not a batch of that size fits in memory.
+std::vector<int64_t> first_samples(const DataSource& data, const BatchField& field) {
+  constexpr int64_t kMostSamples = 256;
+  TensorType some = field.type;
+  some.shape[0] = std::min(some.shape[0], kMostSamples);
+  Tensor tensor(some);
+  data.read(0, Split::training, field, full_box(some.shape), tensor.data());
   return tensor.to_ints();
 }
 
@@ -271,8 +274,8 @@ std::string note_on_labels(const Graph& graph, const TrainOptions& options,
       if (tokens.role != BatchField::Role::input || !is_of_tokens(tokens) ||
           tokens.type.shape != target.type.shape)
         continue;
-      const std::vector<int64_t> read = first_batch(data, tokens),
-                                 wanted = first_batch(data, target);
+      const std::vector<int64_t> read = first_samples(data, tokens),
+                                 wanted = first_samples(data, target);
       const bool same = are_shifted_by(0, wanted, target, read);
       if (same == are_shifted_by(1, wanted, target, read)) continue;  // or all tokens are one
       if (same && target.shift == 1) {

@@ -23,8 +23,10 @@ constexpr int64_t kMostProfiled = 1000;  // steps
 
 void check_options(const TrainOptions& o) {
   SR_REQUIRE(o.steps >= 1, invalid_input, "steps is ", o.steps, ", wanted 1 or more");
-  SR_REQUIRE(o.eval_every >= 0 && o.eval_batches >= 0, invalid_input,
-             "eval-every and eval-batches cannot be negative");
+  SR_REQUIRE(o.eval_every >= 0, invalid_input, "eval-every is ", o.eval_every,
+             ", wanted 0 or more");
+  SR_REQUIRE(o.eval_batches >= 0, invalid_input, "eval-batches is ", o.eval_batches,
+             ", wanted 0 or more");
   SR_REQUIRE(o.profile_steps >= 1 && o.profile_steps <= kMostProfiled, invalid_input,
              "profile-steps is ", o.profile_steps, ", wanted 1 to ", kMostProfiled);
   SR_REQUIRE(o.check_replicas >= 0, invalid_input, "check-replicas is ", o.check_replicas,

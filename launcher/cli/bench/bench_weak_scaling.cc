@@ -393,7 +393,7 @@ Bench add_bench_weak_scaling(CLI::App& bench) {
   app->add_option("--memory", o.memory, "Limit of a rank's memory, as 2GiB (train's --memory)");
   app->add_option("--cluster", o.cluster, "What to plan for (train's --cluster)");
   app->add_option("--plan-seconds", o.plan_seconds, "Work of each search (train's --plan-seconds)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(below_0, "")
       ->capture_default_str();
   app->add_option("--seed", o.seed)->capture_default_str();
   app->add_option("--launcher", o.launcher,

@@ -1,8 +1,6 @@
 // shardrun simulate: the timeline of a planned step on a cluster that need not be there.
 #include <charconv>
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 
 #include "command.h"
@@ -69,6 +67,16 @@ void take_constants(const std::string& path, const std::string& cluster, bool te
   const std::optional<double> dispatch = request.constants.dispatch_us;
   request.constants = file.constants;
   if (dispatch) request.constants.dispatch_us = dispatch;
+}
+
+/// What stands before the command's own is of a model, and would do nothing.
+void refuse_flags_before(const CLI::App& own) {
+  for (const CLI::Option* option : own.get_parent()->get_options()) {
+    if (option->count() == 0) continue;
+    throw Failure(Failure::Kind::call, "simulate " + own.get_name() + ": " + option->get_name() +
+                                           " before '" + own.get_name() +
+                                           "' does nothing; leave it out");
+  }
 }
 
 /// The search prices what shardrun runs, and not what --assume does otherwise. So plans of
@@ -151,10 +159,7 @@ void add_failure_options(CLI::App& app, SimulateRequest& r) {
       app.add_option("--mtbf", r.mtbf_hours,
                      "Hours between failures of one rank, on average (Llama 3's on H100s: 50700): "
                      "prints the goodput")
-          ->check([](const std::string& hours) {
-            const double value = std::atof(hours.c_str());
-            return std::isfinite(value) && value > 0 ? "" : "wanted more than 0 hours";
-          });
+          ->check(not_above_0, "");
   app.add_option("--checkpoint-minutes", r.checkpoint_minutes, "--mtbf: between checkpoints")
       ->needs(mtbf)
       ->capture_default_str();
@@ -230,7 +235,10 @@ Command simulate_command() {
                                 Arguments& args) { add_simulate_options(app, args, *simulate); },
       .take_defaults =
           [simulate](Arguments& args) {
-            if (simulate->scales->parsed()) return true;  // its models have no recipe
+            if (simulate->scales->parsed()) {  // its models have no recipe
+              refuse_flags_before(*simulate->scales);
+              return true;
+            }
             if (args.model.empty())
               throw Failure(Failure::Kind::call,
                             "simulate: name a model, 'shardrun simulate MODEL.onnx'");

@@ -107,6 +107,13 @@ TEST_F(Play, EndsAtALineWithoutAnEnd) {
             "line 1 of standard input has more than 1048576 bytes, wanted a JSON object");
 }
 
+/// The agent may be gone while its lines go on.
+TEST_F(Play, EndsWhereNobodyReadsTheAnswers) {
+  folder_.sh("yes '{\"command\": \"state\"}' | (timeout 100 " +
+             Workspace::line({}, "play gpt.onnx --mesh 2") + "; echo $? >status) | head -n 1");
+  EXPECT_EQ(folder_.read("status"), "141\n");  // 128 + SIGPIPE
+}
+
 TEST_F(Play, RefusesWhatIsNoGame) {
   for (const auto& [flags, why] : std::map<std::string, std::string>{
            {"--mesh auto", "--mesh auto: a game is played on one mesh"},

@@ -195,6 +195,8 @@ TEST_F(Failures, BadFlags) {
                   "(--lr, --steps goes with 'shardrun train')"});
   expect_refused("model itx", {"'shardrun model' wants one of gpt,", "got 'itx'"});
   expect_refused("bench", {"'shardrun bench' wants one of ", "sample, got '--ranks'"});
+  expect_refused("simulate --batch 3 weak-scaling --model gpt",
+                 {"simulate weak-scaling: --batch before 'weak-scaling' does nothing"});
 }
 
 /// What a parser might take for 0, for the largest number, or for a flag that was left out.
@@ -203,6 +205,7 @@ TEST_F(Failures, EmptyAndWrappedValues) {
                  {"--batch", "'99999999999999999999' is too large"}, true);
   expect_refused("gpt.onnx --steps -99999999999999999999", {"--steps", "too large"});
   expect_refused("gpt.onnx --seed 18446744073709551616", {"--seed", "too large"});
+  expect_refused("gpt.onnx --threads 99999999999", {"--threads: '99999999999' is too large"}, true);
   expect_refused("gpt.onnx --seed -1", {"--seed", "-1", "at least 0"});
   expect_refused("gpt.onnx --lr 1e999", {"--lr", "too large"});
   for (const char* flag : {"--batch", "--steps", "--lr", "--seed", "--threads", "--timeout"})

@@ -445,6 +445,11 @@ TEST_F(Export, OutputsThatCannotBeAreSentences) {
             "read with or instead of what is written; remove it, or name another folder"}}) {
     EXPECT_EQ(refusal("run -o " + output), why);
   }
+  EXPECT_EQ(refusal("run -o n.onnx --max-file-size 1KB"),
+            "--max-file-size: is of a folder's files, and --output n.onnx is one file; leave out "
+            "one of the two");
+  EXPECT_EQ(refusal("run -o n.onnx --weights missing"),
+            "--weights missing: no such file or folder");
   EXPECT_EQ(refusal("run -o run/step-00000002/shard-00001-model-00001-of-00001.safetensors"),
             "--output: run/step-00000002/shard-00001-model-00001-of-00001.safetensors is what the "
             "checkpoint is read from; name another file");

@@ -203,7 +203,7 @@ std::string for_script(const Json& data) {
 }  // namespace
 
 std::string page_html(const Explained& of, const std::string& title, const Explained* other,
-                      const std::string& report) {
+                      const std::string* report) {
   const PlanAnalysis analysis = analyse(of);
   Json data = {{"title", title},
                {"plan", plan_line(of.plan)},
@@ -221,7 +221,7 @@ std::string page_html(const Explained& of, const std::string& title, const Expla
                {"layers", layers_json(of)},
                {"collectives", collectives_json(of, analysis)}};
   if (other != nullptr) data["difference"] = difference_text(of, *other);
-  if (!report.empty()) data["measured"] = measured_json(of, report);
+  if (report != nullptr) data["measured"] = measured_json(of, *report);
   std::string page = kPageTemplate;
   const std::string mark = "{{data}}";
   return page.replace(page.find(mark), mark.size(), for_script(data));
