@@ -1,4 +1,5 @@
 // shardrun sample: text from a model of tokens.
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -83,7 +84,13 @@ Command sample_command() {
           .on_all = true,
           .add_options = [sampled](CLI::App& app,
                                    Arguments& args) { add_sample_options(app, args, *sampled); },
-          .run = [sampled](World& world, Arguments& args) { return run(world, args, *sampled); }};
+          .run = [sampled](World& world, Arguments& args) { return run(world, args, *sampled); },
+          .prepare =
+              [sampled](Arguments&) {
+                // Text that nobody reads any more is all that there would be.
+                if (sampled->request.output.empty() && launched_processes() <= 1)
+                  std::signal(SIGPIPE, SIG_DFL);
+              }};
 }
 
 }  // namespace shardrun::cli

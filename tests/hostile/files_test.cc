@@ -101,6 +101,8 @@ TEST_F(HostileFiles, HugeNumbersAreRefusedInOneSentence) {
             "--nodes: '-1' is not a number of at least 0");
   EXPECT_EQ(message(limited("simulate gpt.onnx --ranks 2 --stages 99999999999")),
             "--stages: '99999999999' is too large");
+  EXPECT_EQ(message(limited("simulate gpt.onnx --ranks 2 --accumulate 2147483647")),
+            "2147483647 micro-batches are too many to simulate, wanted at most 65536");
 }
 
 TEST_F(HostileFiles, PatternsOfAModelsOwnRecipe) {

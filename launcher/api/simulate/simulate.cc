@@ -85,10 +85,10 @@ void check_request(const SimulateRequest& r, int64_t ranks) {
 
 /// Throws invalid_input as schedule_of does, and where there are too many.
 void check_micro_batches(const SimulateRequest& r, int64_t micro_batches) {
-  if (r.stages == 1) return;
-  SR_REQUIRE(micro_batches <= 1 << 16, invalid_input, "--stages: ", micro_batches,
-             " micro-batches are too many");
-  (void)schedule_of(pipeline_of(r), 0, static_cast<int>(micro_batches));
+  constexpr int64_t kMost = 1 << 16;
+  SR_REQUIRE(micro_batches <= kMost, invalid_input, micro_batches,
+             " micro-batches are too many to simulate, wanted at most ", kMost);
+  if (r.stages > 1) (void)schedule_of(pipeline_of(r), 0, static_cast<int>(micro_batches));
 }
 
 void check_settings(const SimulateRequest& r, const Cluster& cluster, int64_t ranks,

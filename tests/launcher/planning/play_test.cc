@@ -110,7 +110,8 @@ TEST_F(Play, EndsAtALineWithoutAnEnd) {
 /// The agent may be gone while its lines go on.
 TEST_F(Play, EndsWhereNobodyReadsTheAnswers) {
   folder_.sh("yes '{\"command\": \"state\"}' | (timeout 100 " +
-             Workspace::line({}, "play gpt.onnx --mesh 2") + "; echo $? >status) | head -n 1");
+             Workspace::line(threads(2), "play gpt.onnx --mesh 2") +
+             "; echo $? >status) | head -n 1");
   EXPECT_EQ(folder_.read("status"), "141\n");  // 128 + SIGPIPE
 }
 

@@ -177,6 +177,14 @@ TEST_F(Sample, TheCommand) {
   EXPECT_EQ(numbers.out.substr(0, 8), "116 104 ") << describe(numbers);
 }
 
+TEST_F(Sample, EndsWhereNobodyReadsTheText) {
+  trained("gpt");
+  at_.sh("(timeout 100 " +
+         Workspace::line({}, "sample gpt.onnx --resume gpt.run --prompt the --tokens 99999999") +
+         "; echo $? >status) | head -c 1");
+  EXPECT_EQ(at_.read("status"), "141\n");  // 128 + SIGPIPE
+}
+
 TEST_F(Sample, WhatIsWrongIsSaid) {
   trained("gpt");
   struct Case {
