@@ -130,7 +130,9 @@ Command play_command() {
           .takes_recipe = true,
           .add_options = add_play_options,
           .run = run_play,
-          .prepare = [](Arguments& args) { take_ranks_planned_for(args); }};
+          .prepare = [](Arguments& args) {
+            if (args.plan.plan_file.empty()) take_ranks_planned_for(args);  // else refused
+          }};
 }
 
 }  // namespace shardrun::cli
