@@ -133,7 +133,7 @@ double Bound::sweep_once(const PairVisitor* tell) {
       if (!forward && tell != nullptr) tell_pairs(i, *tell);
     };
     visit(
-        i, forward, cost_of, [&](const BoundArc& arc) { collect(arc, node); }, seen);
+        i, forward, forward, cost_of, [&](const BoundArc& arc) { collect(arc, node); }, seen);
   };
   // On the very first forward pass edges to later nodes may hold negative row minima; they are
   // collected in the backward pass, which keeps the bound right from then on.

@@ -171,7 +171,7 @@ void FactoredBound::collect(const FactoredArc& arc, size_t size) {
   for (size_t a = 0; a < size; ++a) collected_[a] = out[name[a]] - own[a];
 }
 
-void FactoredBound::visit_node(int node, bool forward) {
+void FactoredBound::visit_node(int node, bool forward, bool decodes) {
   const auto cost_of = [&](const FactoredArc& arc) {
     const float* row = tables_.data() + arc.table +
                        names_[arc.other_name + at(decoded_[at(arc.other)])] * arc.width;
@@ -180,23 +180,24 @@ void FactoredBound::visit_node(int node, bool forward) {
     };
   };
   const auto collect_of = [&](const FactoredArc& arc) { collect(arc, nodes_[at(node)].size); };
-  visit(at(node), forward, cost_of, collect_of, [] {});
+  visit(at(node), forward, decodes, cost_of, collect_of, [] {});
 }
 
-double FactoredBound::sweep() {
-  bound_before_ = bound_;
-  if (bound_ == -kInfeasible) {
-    // First sweep, or prices changed: the sum of all minima as things stand.
-    bound_before_ = least_costs();
-    for (const auto& [low, arc] : lower_) {
-      const size_t size = nodes_[at(low)].size;
-      collect(arcs_[arc], size);
-      bound_before_ += least_of(collected_.data(), size);
-    }
-    count_work(sweep_work_);
+void FactoredBound::find_bound() {
+  if (bound_ != -kInfeasible) return;
+  bound_ = least_costs();
+  for (const auto& [low, arc] : lower_) {
+    const size_t size = nodes_[at(low)].size;
+    collect(arcs_[arc], size);
+    bound_ += least_of(collected_.data(), size);
   }
-  for (int i : order_) visit_node(i, true);
-  for (size_t i = order_.size(); i-- > 0;) visit_node(order_[i], false);
+  count_work(sweep_work_);
+}
+
+double FactoredBound::sweep(bool decodes) {
+  bound_before_ = bound_;
+  for (int i : order_) visit_node(i, true, decodes);
+  for (size_t i = order_.size(); i-- > 0;) visit_node(order_[i], false, false);
   count_work(2 * sweep_work_);
   bound_ = least_costs();
   return bound_;

@@ -35,8 +35,12 @@ class FactoredBound : public MessagePassing<FactoredArc> {
   /// it.
   void restrict(const FactoredProblem& less, const Kept& kept);
 
-  /// One forward and one backward sweep. Returns the bound.
-  double sweep();
+  /// One forward and one backward sweep. Returns the bound. `decodes`: finds decoded() and slacks
+  /// anew.
+  double sweep(bool decodes = true);
+  /// Where costs were added, or strategies removed, since the last sweep: the bound as things
+  /// stand, which bound_before_sweep() then is behind the next one.
+  void find_bound();
 
  private:
   /// Of a matrix where its padded copies lie, by rows of one side and of the other.
@@ -47,7 +51,7 @@ class FactoredBound : public MessagePassing<FactoredArc> {
   void add_arcs(const FactoredProblem& problem);
   Tables add_tables(const FactoredProblem::Matrix& matrix);
   void collect(const FactoredArc& arc, size_t size);
-  void visit_node(int node, bool forward);
+  void visit_node(int node, bool forward, bool decodes);
 
   std::vector<int> order_;                     // nodes by place
   std::vector<std::pair<int, size_t>> lower_;  // by edge: its earlier node, and the arc there

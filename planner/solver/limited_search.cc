@@ -206,7 +206,9 @@ LimitedResult LimitedSearch::run(const std::vector<int64_t>& capacity,
       now = capacity.empty() || rows_.empty() ? problem_ : at_rows(capacity, limit);
       std::vector<Solution> from = starts;
       for (Solution& start : from) start.resize(now.nodes.size(), 0);
-      if (!plainly) narrowed = narrow(now, {gap_at(limit), seconds, limit, std::move(from)});
+      if (!plainly)
+        narrowed =
+            narrow(now, {gap_at(limit), seconds, limit, std::move(from), true, options_.patience});
     }
     found = plainly     ? plain(now, limit, end.left())
             : !narrowed ? LimitedResult()

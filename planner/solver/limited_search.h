@@ -20,6 +20,7 @@ struct LimitedOptions {
   Method method = Method::narrowing;
   uint64_t seed = 0;
   bool polishes = true;  // false: without a limit, what narrowing finds will do
+  int patience = 0;      // NarrowOptions'
 };
 
 struct LimitedResult : Incumbent {

@@ -80,17 +80,31 @@ int64_t MemoryUse::peak() const {
   return use_.empty() ? 0 : *std::max_element(use_.begin(), use_.end());
 }
 
+double MemoryUse::weight(const Claim& claim, const std::vector<double>& price) {
+  double sum = 0;
+  for (const auto& [time, count] : claim.counts) sum += price[static_cast<size_t>(time)] * count;
+  return sum;
+}
+
 std::vector<double> MemoryUse::priced(int node, const std::vector<double>& price) const {
   std::vector<double> result(static_cast<size_t>(flat_.strategies(node)), 0.0);
   for (const Claim& claim : claims_[static_cast<size_t>(node)]) {
-    double weight = 0;
-    for (const auto& [time, count] : claim.counts)
-      weight += price[static_cast<size_t>(time)] * count;
-    if (weight == 0) continue;
+    const double its = weight(claim, price);
+    if (its == 0) continue;
     for (size_t a = 0; a < result.size(); ++a)
-      result[a] += weight * static_cast<double>(claim.bytes[a]);
+      result[a] += its * static_cast<double>(claim.bytes[a]);
   }
   return result;
+}
+
+void MemoryUse::add_priced(int node, const std::vector<double>& price,
+                           const std::vector<int>& strategies, std::vector<double>& cost) const {
+  for (const Claim& claim : claims_[static_cast<size_t>(node)]) {
+    const double its = weight(claim, price);
+    if (its == 0) continue;
+    for (size_t k = 0; k < strategies.size(); ++k)
+      cost[k] += its * static_cast<double>(claim.bytes[strategies[k]]);
+  }
 }
 
 void MemoryPrices::settle(int& stalled) {

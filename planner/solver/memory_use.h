@@ -27,6 +27,9 @@ class MemoryUse {
   int64_t limit() const { return flat_.limit(); }
   /// Per strategy: sum over times of price x bytes.
   std::vector<double> priced(int node, const std::vector<double>& price) const;
+  /// Adds the same of some strategies to their costs.
+  void add_priced(int node, const std::vector<double>& price, const std::vector<int>& strategies,
+                  std::vector<double>& cost) const;
 
  private:
   /// How often each kept time sees the bytes: intervals of one claim may overlap.
@@ -36,6 +39,7 @@ class MemoryUse {
   };
   /// Sets moved_, at the times of the node's claims, to the bytes that such a change adds.
   void moved(int node, int from, int to) const;
+  static double weight(const Claim& claim, const std::vector<double>& price);
   void apply(int node, int strategy, int sign);
 
   const FlatProblem& flat_;

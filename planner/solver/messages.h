@@ -94,7 +94,7 @@ class MessagePassing {
     const Node& n = nodes_[static_cast<size_t>(node)];
     return {slack_.data() + n.costs, n.size};
   }
-  /// Of a Bound minus infinity, which claims nothing, if costs were added before that sweep.
+  /// Minus infinity, which claims nothing, if costs were added before that sweep.
   double bound_before_sweep() const { return bound_before_; }
 
  protected:
@@ -122,10 +122,11 @@ class MessagePassing {
 
   /// A node in half a sweep. What edges to nodes that were visited can give, which collect(arc)
   /// leaves in collected_, is added to its costs; when `seen` has been called these are given to
-  /// the other edges, in equal parts, and some stay where more edges gave. Forward, the node takes
-  /// its best choice first: cost_of(arc)(a) is the edge's cost with the other's choice.
+  /// the other edges, in equal parts, and some stay where more edges gave. `decodes`: the node
+  /// takes its best choice first, and slacks are kept: cost_of(arc)(a) is the edge's cost with the
+  /// other's choice.
   template <class CostOf, class Collect, class Seen>
-  void visit(size_t i, bool forward, const CostOf& cost_of, const Collect& collect,
+  void visit(size_t i, bool forward, bool decodes, const CostOf& cost_of, const Collect& collect,
              const Seen& seen) {
     const Node& node = nodes_[i];
     const std::span<const Arc> arcs(arcs_);
@@ -134,7 +135,7 @@ class MessagePassing {
     if (!forward) std::swap(sources, targets);
     const size_t size = node.size;
     double *theta = theta_.data() + node.costs, *messages = messages_.data();
-    if (forward) {
+    if (decodes) {
       std::copy_n(theta, size, given_.data());
       for (const Arc& arc : sources) {
         const auto cost = cost_of(arc);
@@ -152,7 +153,7 @@ class MessagePassing {
         own[a] += collected_[a];
       }
     }
-    if (forward) {
+    if (decodes) {
       const double least = least_of(theta, size);
       for (size_t a = 0; a < size; ++a) slack_[node.costs + a] = theta[a] - least;
     }

@@ -55,7 +55,7 @@ class Narrower {
   std::optional<Narrowed> run() {
     out_.kept = all_kept(problem_);
     if (!prune_impossible(problem_, out_.kept)) return std::nullopt;
-    now_ = restricted(problem_, out_.kept);
+    keep(restricted(problem_, out_.kept));
     bound_.emplace(now_);
     for (const Solution& start : options_.starts) {
       offer(start);
@@ -63,13 +63,14 @@ class Narrower {
     }
     const int most = memory_ ? kNarrow.limited_sweeps : kNarrow.sweeps;
     for (int sweep = 1; sweep <= most && !done(); ++sweep) {
-      const double value = bound_->sweep() - prices_.priced_limit();
+      const bool looks = sweep % kNarrow.decode_every == 0;
+      const double value = bound_->sweep(looks) - prices_.priced_limit();
       const bool gained = value > out_.lower_bound + kNarrow.gain * std::abs(out_.lower_bound);
       stalled_ = gained ? 0 : stalled_ + 1;
       out_.lower_bound = std::max(out_.lower_bound, value - kNarrow.rounding * std::abs(value));
-      if (sweep % kNarrow.decode_every == 0) try_decoded();
+      if (looks) try_decoded();
       if (sweep % kNarrow.remove_every == 0) remove();
-      if (memory_ && sweep % kNarrow.decode_every == 0) move_prices(value);
+      if (memory_ && looks) move_prices(value);
     }
     if (!memory_ && options_.descends && !good()) descend_trees();
     out_.enough = good();
@@ -88,9 +89,17 @@ class Narrower {
   }
   bool done() const {
     if (end_.passed()) return true;
-    if (memory_) return good() || prices_.settled();
+    if (memory_)
+      return good() || prices_.settled() ||
+             (options_.patience > 0 && out_.solution && since_better_ >= options_.patience);
     // The gap alone is no reason to end while solutions still get better.
     return (good() && since_better_ >= kNarrow.idle_solutions) || stalled_ >= kNarrow.patience;
+  }
+
+  void keep(FactoredProblem less) {
+    now_ = std::move(less);
+    edge_costs_.emplace(now_);
+    count_work(kSearchWork.listed_edge * static_cast<double>(edge_costs_->listed()));
   }
 
   /// Judges a solution of the whole problem.
@@ -105,9 +114,8 @@ class Narrower {
   void try_decoded() {
     ++since_better_;
     Solution solution = bound_->decoded();
-    std::vector<std::vector<double>> prices;
-    if (memory_) prices = priced(prices_.price());
-    descend(now_, solution, memory_ ? &prices : nullptr);
+    if (memory_) price_claims(prices_.price());
+    descend(now_, *edge_costs_, solution, memory_ ? &priced_ : nullptr);
     last_ = expanded(solution, out_.kept);
     offer(last_);
     memory_ ? repair(last_) : remember(last_);
@@ -172,20 +180,15 @@ class Narrower {
     }
   }
 
-  /// Per node and kept strategy, what its memory costs.
-  std::vector<std::vector<double>> priced(const std::vector<double>& price) const {
-    std::vector<std::vector<double>> out;
-    for (size_t i = 0; i < problem_.nodes.size(); ++i) {
+  /// Sets what the memory of each node's kept strategies costs.
+  void price_claims(const std::vector<double>& price) {
+    priced_.resize(problem_.nodes.size());
+    for (size_t i = 0; i < priced_.size(); ++i) {
       const double claims = static_cast<double>(problem_.nodes[i].claims.size());
       count_work(static_cast<double>(problem_.nodes[i].cost.size()) * (claims + 2));
-      std::vector<double> all = problem_.nodes[i].claims.empty()
-                                    ? std::vector<double>(problem_.nodes[i].cost.size(), 0.0)
-                                    : memory_->priced(static_cast<int>(i), price);
-      std::vector<double> kept;
-      for (int a : out_.kept[i]) kept.push_back(all[at(a)]);
-      out.push_back(std::move(kept));
+      priced_[i].assign(out_.kept[i].size(), 0.0);
+      memory_->add_priced(static_cast<int>(i), price, out_.kept[i], priced_[i]);
     }
-    return out;
   }
 
   void move_prices(double value) {
@@ -193,9 +196,9 @@ class Narrower {
     memory_->reset(last_);
     prices_.settle(stalled_);
     if (!prices_.move(*memory_, value, priced_cost_)) return;
-    const std::vector<std::vector<double>> costs = priced(prices_.change());
-    for (size_t i = 0; i < costs.size(); ++i) {
-      if (!problem_.nodes[i].claims.empty()) bound_->add_cost(static_cast<int>(i), costs[i]);
+    price_claims(prices_.change());
+    for (size_t i = 0; i < priced_.size(); ++i) {
+      if (!problem_.nodes[i].claims.empty()) bound_->add_cost(static_cast<int>(i), priced_[i]);
     }
   }
 
@@ -217,7 +220,7 @@ class Narrower {
       if (less.back().empty()) return;  // the best solution is optimal to rounding
     }
     if (gone * kNarrow.worth_removing < total || !prune_impossible(now_, less)) return;
-    now_ = restricted(now_, less);
+    keep(restricted(now_, less));
     bound_->restrict(now_, less);
     for (size_t i = 0; i < less.size(); ++i) {
       for (int& a : less[i]) a = out_.kept[i][at(a)];
@@ -227,6 +230,7 @@ class Narrower {
 
   /// Slacks of the strategies that are left, as the bound stands.
   void finish_slack() {
+    bound_->find_bound();
     bound_->sweep();
     remove();
     for (size_t i = 0; i < out_.kept.size(); ++i) {
@@ -238,7 +242,8 @@ class Narrower {
   const FactoredProblem& problem_;
   const NarrowOptions& options_;
   Deadline end_;
-  FactoredProblem now_;  // of the kept strategies
+  FactoredProblem now_;                  // of the kept strategies
+  std::optional<EdgeCosts> edge_costs_;  // of now_
   std::optional<FactoredBound> bound_;
   Narrowed out_;
   int stalled_ = 0, since_better_ = 0;
@@ -247,7 +252,8 @@ class Narrower {
   std::optional<FlatProblem> flat_;  // of claims_
   std::optional<MemoryUse> memory_;
   std::optional<Repair> repair_;
-  MemoryPrices prices_{0};  // seconds a byte, per time
+  MemoryPrices prices_{0};                   // seconds a byte, per time
+  std::vector<std::vector<double>> priced_;  // by node and kept strategy
   Solution last_;
   double priced_cost_ = kInfeasible;  // of the cheapest that fits and was not repaired
   struct Seen {

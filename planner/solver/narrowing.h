@@ -18,6 +18,8 @@ struct NarrowOptions {
   int64_t memory_limit = 0;           // of the claims; 0: none
   std::vector<Solution> starts = {};  // known solutions
   bool descends = true;               // by trees, where the messages end with a larger gap
+  int patience = 0;  // with a limit: ends after so many solutions behind the best one that fits; 0:
+                     // goes on
 };
 
 struct Narrowed : Incumbent {  // in the problem's own choices

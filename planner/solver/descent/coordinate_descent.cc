@@ -18,13 +18,11 @@ EdgeCosts::EdgeCosts(const FactoredProblem& problem) : first_(problem.nodes.size
     edges_[next[at(edge.from)]++] = edges_[next[at(edge.to)]++] = &edge;
 }
 
-void descend(const FactoredProblem& problem, Solution& solution,
+void descend(const FactoredProblem& problem, const EdgeCosts& edge_costs, Solution& solution,
              const std::vector<std::vector<double>>* prices) {
   constexpr int kMostRounds = 50;   // over all nodes
   constexpr double kExact = 1e-12;  // relative: a gain that is no more is rounding
-  const EdgeCosts edge_costs(problem);
   std::vector<bool> stale(problem.nodes.size(), true);
-  count_work(kSearchWork.listed_edge * static_cast<double>(edge_costs.listed()));
   std::vector<double> cost;
   for (int round = 0; round < kMostRounds; ++round) {
     bool changed = false;

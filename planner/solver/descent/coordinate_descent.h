@@ -45,9 +45,9 @@ class EdgeCosts {
   std::vector<const FactoredProblem::Edge*> edges_;
 };
 
-/// Changes one node's choice at a time for as long as that gains. `prices`, per node and strategy,
-/// is added to the costs if it is given.
-void descend(const FactoredProblem& problem, Solution& solution,
+/// Changes one node's choice at a time for as long as that gains. `edge_costs`: the problem's;
+/// `prices`, per node and strategy, is added to the costs if it is given.
+void descend(const FactoredProblem& problem, const EdgeCosts& edge_costs, Solution& solution,
              const std::vector<std::vector<double>>* prices = nullptr);
 
 }  // namespace shardrun

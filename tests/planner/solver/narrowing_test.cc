@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "planner/solver/deadline.h"
 #include "planner/solver/descent/tree_descent.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/solver.h"
@@ -93,6 +94,33 @@ TEST(FactoredBound, SlacksHold) {
   }
 }
 
+// So they do where costs were added, if the bound is found anew before the sweep.
+TEST(FactoredBound, SlacksHoldWithAddedCosts) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    FactoredProblem problem = random_problem(9, seed);
+    FactoredBound bound(problem);
+    for (int sweep = 0; sweep < 10; ++sweep) bound.sweep(false);
+    for (size_t i = 0; i < problem.nodes.size(); i += 2) {
+      std::vector<double> more(problem.nodes[i].cost.size(), 0.0);
+      more[0] = 3;
+      problem.nodes[i].cost[0] += 3;
+      bound.add_cost(static_cast<int>(i), more);
+    }
+    bound.find_bound();
+    bound.sweep();
+    EXPECT_GT(bound.bound_before_sweep(), 0) << "seed " << seed;
+    EXPECT_GE(raw_cost(problem, bound.decoded()), optimum(problem) - 1e-6);
+    for (size_t i = 0; i < problem.nodes.size(); ++i) {
+      for (size_t a = 0; a < problem.nodes[i].cost.size(); ++a) {
+        Kept kept = all_kept(problem);
+        kept[i] = {static_cast<int>(a)};
+        EXPECT_LE(bound.bound_before_sweep() + bound.slack(static_cast<int>(i))[a],
+                  optimum(restricted(problem, kept)) + 1e-6);
+      }
+    }
+  }
+}
+
 TEST(Narrowing, KeepsAnOptimalSolution) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     const FactoredProblem problem = random_problem(25, seed);
@@ -149,6 +177,23 @@ TEST(Narrowing, StaysWithinMemory) {
         1e-6);
   }
   EXPECT_GE(found, 6);
+}
+
+// A limited search that has found what fits ends when nothing better comes for so long.
+TEST(Narrowing, PatienceEndsALimitedSearch) {
+  const FactoredProblem problem = random_problem(40, 3, true);
+  const int64_t limit = peak_bytes(problem, *narrow(problem, {.gap = 1e-9})->solution) * 3 / 4;
+  const auto work_of = [&](int patience, std::optional<Narrowed>& found) {
+    const double begin = work_seconds();
+    found = narrow(problem, {.gap = 1e-9, .memory_limit = limit, .patience = patience});
+    return work_seconds() - begin;
+  };
+  std::optional<Narrowed> patient, hasty;
+  const double whole = work_of(0, patient);
+  EXPECT_LT(work_of(2, hasty), whole / 2);
+  ASSERT_TRUE(patient->solution && hasty->solution);
+  EXPECT_LE(peak_bytes(problem, *hasty->solution), limit);
+  EXPECT_LE(patient->cost, hasty->cost);
 }
 
 }  // namespace
