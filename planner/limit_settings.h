@@ -25,6 +25,7 @@ struct LimitSettings {
   double more_claims = 0.03;    // times the least: what each look for the fewest bytes gets more
   int least_rounds = 6;         // such looks, where the first is the smallest of all: which of them
                                 // has the smallest arena nobody knows
+  int least_patience = 20;      // solutions in a row that are no better: then a look ends
   double squeezed = 0.95;       // times the fewest bytes found: what is looked for then, in turn
   int squeezes = 4;             // such looks, as long as each finds so few
   int squeezed_rounds = 5;      // of each search

@@ -109,8 +109,11 @@ LaidOut PlanSearch::loose() {
   smallest_.reset();
   fastest_.reset();
   ArenaUse use;
-  std::optional<LaidOut> out = fitting(*loosest_, options_.memory_limit, 1, use);
-  return out ? *out : lay_out(*loosest_, true, use);
+  const std::optional<LaidOut> fits = fitting(*loosest_, options_.memory_limit, 1, use);
+  if (fits) return *fits;
+  LaidOut out = lay_out(*loosest_, true, use);
+  if (options_.retime) options_.retime(out.plan);
+  return out;
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {
@@ -350,11 +353,11 @@ LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use)
             ? options_.arena_use(plan)
             : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
-  if (options_.retime) options_.retime(plan);
-  if (!smallest_ || plan.bytes < smallest_->plan.bytes) smallest_ = out;
   const int64_t limit = options_.memory_limit;
-  if ((limit <= 0 || plan.bytes <= limit) && (!fastest_ || plan.seconds < fastest_->plan.seconds))
-    fastest_ = out;
+  const bool fits = limit <= 0 || plan.bytes <= limit;
+  if (options_.retime && fits) options_.retime(plan);  // what does not fit is not taken
+  if (!smallest_ || plan.bytes < smallest_->plan.bytes) smallest_ = out;
+  if (fits && (!fastest_ || plan.seconds < fastest_->plan.seconds)) fastest_ = out;
   return out;
 }
 
@@ -423,7 +426,7 @@ static void tighten(std::vector<int64_t>& capacity, int64_t limit, const ArenaUs
 }
 
 LimitedSearch PlanSearch::solver(const Effort& effort) const {
-  return {joint_->problem, {effort.gap, method(), options_.seed, effort.polishes}};
+  return {joint_->problem, {effort.gap, method(), options_.seed, effort.polishes, effort.patience}};
 }
 
 LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<int64_t>& capacity,
@@ -489,7 +492,7 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
       for (int64_t& bytes : capacity) bytes += limit - fits->plan.bytes;
       continue;
     }
-    if (loosened || (fits && found.solution)) break;
+    if (loosened || (fits && found.solution) || round + 1 == effort.rounds) break;
     starts = {*solution};
     if (may_forbid && !fits && found.solution &&
         forbid_reshardings(*posed_, *solution, use, limit)) {

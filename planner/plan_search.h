@@ -28,6 +28,7 @@ struct Effort {
   int rounds = 11;       // solutions that are laid out at most
   double shares = 1;     // of the limit: plans of fewer bytes are tried with copies that are shared
   bool polishes = true;  // LimitedOptions'
+  int patience = 0;      // the same
 };
 
 /// Folds the graph, finds its classes' strategies, and solves the joint Problem: once as if memory

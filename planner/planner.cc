@@ -85,9 +85,13 @@ class Planning {
   /// May any plan come out?
   bool seeks_all() const { return is_free() || kind_ == PlannerKind::beam || searches_trees(); }
   Effort thorough() const { return {options_.solve_seconds}; }
-  Effort quick(int rounds = kLimit.target_rounds) const {
-    return {options_.solve_seconds / kLimit.seconds_divisor, kLimit.target_gap, rounds,
-            kLimit.shared_from};
+  Effort quick(int rounds = kLimit.target_rounds, int patience = 0) const {
+    return {options_.solve_seconds / kLimit.seconds_divisor,
+            kLimit.target_gap,
+            rounds,
+            kLimit.shared_from,
+            true,
+            patience};
   }
 
   bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
@@ -510,7 +514,7 @@ class Planning {
         return;
       const auto least = static_cast<double>(version.least_claims);
       for (int k = 0; k < kLimit.least_rounds; ++k) {
-        lay_out(version, least * (1 + k * kLimit.more_claims), quick(1));
+        lay_out(version, least * (1 + k * kLimit.more_claims), quick(1, kLimit.least_patience));
         if (smallest_of_ != &version) break;
       }
     };
@@ -527,7 +531,7 @@ class Planning {
     bool first = true;
     for (Version* known : baselines()) {
       if (!(first ? open(*known) : may_fit(*known, smallest_->plan.bytes))) continue;
-      lay_out(*known, 1, quick(1));
+      lay_out(*known, 1, quick(1, kLimit.least_patience));
       if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
       Series series = series_of(base, known->options.planner);

@@ -62,13 +62,16 @@ bool forbid(const PlanContext& problem, const Passage& passage, int64_t before, 
   bool any = false;
   for (FactoredProblem::Edge& edge : problem.joint.problem.edges) {
     if (edge.from != passage.from || edge.to != passage.to) continue;
+    std::vector<size_t> large;  // choices that want so many bytes
+    for (size_t b = 0; b < edge.column.size(); ++b) {
+      if (max_local_bytes(type, passage.want(b), problem.mesh) >= after) large.push_back(b);
+    }
     auto matrix = std::make_shared<FactoredProblem::Matrix>(*edge.matrix);
     for (size_t a = 0; a < edge.row.size(); ++a) {
       const Sharding& have = passage.have(a);
       if (max_local_bytes(type, have, problem.mesh) < before) continue;
-      for (size_t b = 0; b < edge.column.size(); ++b) {
-        const Sharding& want = passage.want(b);
-        if (have == want || max_local_bytes(type, want, problem.mesh) < after) continue;
+      for (size_t b : large) {
+        if (have == passage.want(b)) continue;
         any = any || edge.cost(a, b) < kInfeasible;
         matrix->set(edge.row[a], edge.column[b], kInfeasible);
       }
