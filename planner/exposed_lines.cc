@@ -40,6 +40,13 @@ std::vector<size_t> ExposedLines::least() const {
   return out;
 }
 
+size_t ExposedLines::fastest() const {
+  const auto least =
+      std::min_element(all_.begin(), all_.end(),
+                       [](const ExposedLine& a, const ExposedLine& b) { return a.step < b.step; });
+  return static_cast<size_t>(least - all_.begin());
+}
+
 std::optional<ExposedLines::Crossing> ExposedLines::next() {
   const std::vector<size_t> lines = least();
   const auto fastest = std::min_element(

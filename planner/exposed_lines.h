@@ -34,6 +34,8 @@ class ExposedLines {
   };
 
   void add(const ExposedLine& line) { all_.push_back(line); }
+  /// By when it was added, whose plan is the fastest; the first of several.
+  size_t fastest() const;
   /// Of those next to the fastest plan, among the lines that take least for some fraction, the one
   /// nearest to what that plan exposes itself; each once. nullopt: there is none left.
   std::optional<Crossing> next();

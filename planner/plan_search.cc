@@ -15,6 +15,7 @@
 #include "planner/schedule/roles.h"
 #include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
+#include "planner/step_descent.h"
 
 namespace shardrun {
 namespace {
@@ -28,6 +29,8 @@ struct FittingSettings {
   double least_claims = 1.01;  // times the least that claims can come to: no fewer are given, since
                                // the arena may be smaller, where results are written over operands
   double ample = 0.75;         // of the limit: claims that come to less fit, with all of an arena
+  // Nodes that a descent times, of all its steps: some hundredths of a second.
+  int64_t timed_nodes = 200'000;
   // A tree search ends after so many states, by count, so that a plan does not depend on the
   // machine.
   double tree_share = 0.1;                   // of the seconds that there are
@@ -114,6 +117,22 @@ LaidOut PlanSearch::loose() {
   LaidOut out = lay_out(*loosest_, true, use);
   if (options_.retime) options_.retime(out.plan);
   return out;
+}
+
+bool PlanSearch::shorten(const Solution& solution, PlanReport& report) {
+  smallest_.reset();
+  fastest_.reset();
+  StepTimes times(*posed_);
+  const StepModel step{[&](const Solution& s) { return times.seconds(s); },
+                       [&](const Solution& s) { return times.chain(s); }};
+  const Solution found =
+      step_descent(joint_->problem, step, solution,
+                   kFitting.timed_nodes / static_cast<int64_t>(graph_.nodes().size()));
+  if (found == solution) return false;
+  report.cost = raw_cost(joint_->problem, found);
+  report.solver = "descent";
+  ArenaUse use;
+  return fitting(found, options_.memory_limit, 1, use).has_value();
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {

@@ -242,7 +242,8 @@ class Planning {
   }
 
   bool hides(const Plan& plan) const {
-    return plan.hidden_seconds > 0 && (is_free() || kind_ == PlannerKind::mcts);
+    return plan.hidden_seconds > 0 && !graph_.updates.empty() &&
+           (is_free() || kind_ == PlannerKind::mcts);
   }
 
   /// Makes the one what the other, which was opened, is, with another fraction of sums exposed.
@@ -392,8 +393,10 @@ class Planning {
       lines.add(loose_line(between));
       searched.push_back(&between);
     }
-    if (fits) return;
     PlanReport its;
+    pose(own);
+    if (own.search->shorten(searched[lines.fastest()]->loosest, its)) take(own, its);
+    if (fits) return;
     within(hidden(own), options_.memory_limit, thorough(), its);
   }
 
