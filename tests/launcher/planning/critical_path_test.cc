@@ -140,5 +140,25 @@ TEST(CriticalPath, NoKnownParallelismIsFaster) {
   std::filesystem::remove(path);
 }
 
+/// The search's own plans of a LLaMA of four layers hide less than the one that a descent by timed
+/// steps ends with.
+TEST(CriticalPath, ADescentGoesOnFromTheFastestPlan) {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("critical_path_test_" + std::to_string(::getpid()) + ".onnx"))
+                               .string();
+  GptModel llama;
+  llama.preset = "llama-8b", llama.layers = 4, llama.weights = false;
+  write_gpt(llama, path);
+  World world = World::threads(1);
+  ModelOptions options;
+  options.batch = 8;
+  options.dtype = "bf16";
+  const Model model = load_model(world, path, options);
+  PlanRequest request;
+  request.ranks = 8, request.mesh = "8", request.cluster = "h100";
+  EXPECT_EQ(make_plan(world, model, request).impl().report.solver, "descent");
+  std::filesystem::remove(path);
+}
+
 }  // namespace
 }  // namespace shardrun
