@@ -396,8 +396,7 @@ class Planning {
     PlanReport its;
     pose(own);
     if (own.search->shorten(searched[lines.fastest()]->loosest, its)) take(own, its);
-    if (fits) return;
-    within(hidden(own), options_.memory_limit, thorough(), its);
+    if (!fits) within(hidden(own), options_.memory_limit, thorough(), its);
   }
 
   void plan_within() {
@@ -467,8 +466,7 @@ class Planning {
       if (!found) return;
       faster = found->plan.seconds < best;
       if (!faster) return;
-      best = found->plan.seconds;
-      cost = its.cost;
+      best = found->plan.seconds, cost = its.cost;
       gap = 1 - its.lower_bound / its.cost;
       fastest = &version;
     };
@@ -496,8 +494,7 @@ class Planning {
 
   void note(Version& version, const std::optional<LaidOut>& found) {
     if (!found || (smallest_ && found->plan.bytes >= smallest_->plan.bytes)) return;
-    smallest_ = found;
-    smallest_of_ = &version;
+    smallest_ = found, smallest_of_ = &version;
   }
   void lay_out(Version& version, double bytes, const Effort& effort) {
     PlanReport its;
