@@ -32,10 +32,14 @@ void take_ranks_of_plan(Arguments& args) {
 }
 
 void take_ranks_planned_for(Arguments& args, int stages) {
-  if (args.ranks) return;
-  const int ranks = args.plan.plan_file.empty() ? mesh_ranks(args.plan.mesh)
-                                                : read_planned_model(args.plan.plan_file).ranks;
-  if (ranks > 0) args.ranks = stages * ranks;
+  const PlanRequest& plan = args.plan;
+  const int stage =
+      plan.plan_file.empty() ? mesh_ranks(plan.mesh) : read_planned_model(plan.plan_file).ranks;
+  args.plan.ranks = args.ranks.value_or(stages * stage);
+  args.ranks.reset();
+  const bool is_here =
+      plan.cluster.empty() || plan.cluster.substr(0, plan.cluster.find(',')) == "host";
+  if (is_here && plan.ranks > 0) args.ranks = plan.ranks;
 }
 
 }  // namespace shardrun::cli

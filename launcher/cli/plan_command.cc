@@ -24,10 +24,9 @@ int run_plan(World& world, Arguments& args, const PlanFiles& files) {
                  {"--html", files.page},
                  {"--dump-passes", files.passes, true}},
                 files_read(args));
-  if (args.plan.mesh.find('?') != std::string::npos && !args.ranks && args.plan.plan_file.empty())
+  if (args.plan.mesh.find('?') != std::string::npos && args.plan.ranks == 0)
     throw Failure(Failure::Kind::call, "--mesh " + args.plan.mesh +
                                            ": leaves a size open; give --ranks, which decides it");
-  args.plan.ranks = args.ranks.value_or(0);
   const auto [model, plan, tried] = load_and_plan(world, args);
   const std::string tactics = explain_tactics(world, model, args.plan);
   if (!world.leader()) return 0;

@@ -98,7 +98,6 @@ bool next_line(std::string& line, int64_t number) {
 
 int run_play(World& world, Arguments& args) {
   if (args.threads) world.assume_threads(*args.threads);
-  args.plan.ranks = args.ranks.value_or(0);
   const Model model = load_model(world, args.onnx(), args.model_options);
   PlanSession session(world, model, args.plan);
   say(state_json(session));

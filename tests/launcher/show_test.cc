@@ -209,6 +209,12 @@ TEST_F(Shows, RanksOfAMeshShareTheCores) {
             counted);
 }
 
+/// Those of another cluster have no cores here to share, however they are counted.
+TEST_F(Shows, RanksOfAnotherClusterShareNoCores) {
+  const std::string plan = "plan gpt.onnx --mesh 2 --cluster h100 --batch 4";
+  EXPECT_EQ(figures_of(run(plan + " --ranks 2").out), figures_of(run(plan).out));
+}
+
 /// A page is written over nothing that is read.
 TEST_F(Shows, APageReplacesNoInput) {
   run("plan gpt.onnx --ranks 2 --batch 4 -o two.json");

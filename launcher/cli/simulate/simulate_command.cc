@@ -136,7 +136,6 @@ int run_simulate(World& world, Arguments& args, Simulate& simulate) {
   std::vector<NamedFile> read = files_read(args);
   read.push_back({"--constants", simulate.constants});
   check_outputs(world, {{"--trace", simulate.trace}, {"--json", simulate.json}}, read);
-  args.plan.ranks = args.ranks.value_or(0);
   if (args.plan.ranks == 0) {
     throw Failure(Failure::Kind::call,
                   "say for how many ranks: --ranks 8, or a --mesh with all its sizes");
