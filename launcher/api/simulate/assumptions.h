@@ -62,7 +62,7 @@ inline constexpr double kLossBackwardBytes = 14, kLossBackwardKernels = 2;
 /// tokens on an H200 (docs/results/gpu.md, 49.9 and 15.9 ms).
 inline constexpr double kUnalignedTimes = 3.14;
 
-/// Of a node with eight GPUs. Measured steps on several nodes tell of 4 to 7
+/// Of a node with eight GPUs. Steps that were measured on several nodes tell of 1.7 times as many
 /// (docs/results/simulation.md); why, is not known.
 inline constexpr double kCards = 4;
 

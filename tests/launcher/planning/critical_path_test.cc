@@ -110,21 +110,27 @@ TEST(CriticalPath, IsThePlannersTime) {
   std::filesystem::remove(path);
 }
 
-/// Where sums overlap with kernels, a search that counts all of them or none misses plans that hide
-/// a part.
-TEST(CriticalPath, NoKnownParallelismIsFaster) {
+Model trained_in_bf16(World& world, GptModel gpt) {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("critical_path_test_" + std::to_string(::getpid()) + ".onnx"))
                                .string();
-  GptModel gpt;
-  gpt.layers = 6, gpt.hidden = 1024, gpt.heads = 16, gpt.context = 1024;
   gpt.weights = false;
   write_gpt(gpt, path);
-  World world = World::threads(1);
   ModelOptions options;
   options.batch = 8;
   options.dtype = "bf16";
-  const Model model = load_model(world, path, options);
+  Model model = load_model(world, path, options);
+  std::filesystem::remove(path);
+  return model;
+}
+
+/// Where sums overlap with kernels, a search that counts all of them or none misses plans that hide
+/// a part.
+TEST(CriticalPath, NoKnownParallelismIsFaster) {
+  GptModel gpt;
+  gpt.layers = 6, gpt.hidden = 1024, gpt.heads = 16, gpt.context = 1024;
+  World world = World::threads(1);
+  const Model model = trained_in_bf16(world, gpt);
   const auto seconds = [&](const std::string& planner) {
     PlanRequest request;
     request.ranks = 8;
@@ -137,27 +143,18 @@ TEST(CriticalPath, NoKnownParallelismIsFaster) {
   for (const char* known : {"dp", "zero1", "fsdp", "megatron", "dp+megatron", "megatron+dp",
                             "zero1+megatron", "fsdp+megatron-sp"})
     EXPECT_LE(found, seconds(known) * (1 + 1e-9)) << known;
-  std::filesystem::remove(path);
 }
 
 /// The search's own plans of a LLaMA of four layers hide less than the one that a descent by timed
 /// steps ends with.
 TEST(CriticalPath, ADescentGoesOnFromTheFastestPlan) {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("critical_path_test_" + std::to_string(::getpid()) + ".onnx"))
-                               .string();
   GptModel llama;
-  llama.preset = "llama-8b", llama.layers = 4, llama.weights = false;
-  write_gpt(llama, path);
+  llama.preset = "llama-8b", llama.layers = 4;
   World world = World::threads(1);
-  ModelOptions options;
-  options.batch = 8;
-  options.dtype = "bf16";
-  const Model model = load_model(world, path, options);
+  const Model model = trained_in_bf16(world, llama);
   PlanRequest request;
   request.ranks = 8, request.mesh = "8", request.cluster = "h100";
   EXPECT_EQ(make_plan(world, model, request).impl().report.solver, "descent");
-  std::filesystem::remove(path);
 }
 
 }  // namespace
