@@ -287,19 +287,15 @@ SimTask SimulatedStep::message(double bytes, int from_part, int to_part) const {
     far = far || (from_part % stages * plan_ranks_ + rank) / cluster_.devices !=
                      (to_part % stages * plan_ranks_ + rank) / cluster_.devices;
   }
-  const Cluster::Link& link = far ? cluster_.between : cluster_.within;
-  const TaskLink kind = far ? TaskLink::between_nodes : TaskLink::within_node;
-  const double seconds = link.call_latency + link.latency + bytes / link.bandwidth_of(2);
-  return {0, TaskKind::communication, settings_.factors.of(kind) * seconds, -1, kind};
+  return over_link(far, bytes, 2);
 }
 
-/// Of bytes that come from the others of `holders` neighbouring ranks.
-SimTask SimulatedStep::gather(double bytes, int64_t holders) const {
-  const bool far = holders > cluster_.devices;
+/// Of bytes that come from the others of so many ranks, one after the other.
+SimTask SimulatedStep::over_link(bool far, double bytes, int64_t ranks) const {
   const Cluster::Link& link = far ? cluster_.between : cluster_.within;
   const TaskLink kind = far ? TaskLink::between_nodes : TaskLink::within_node;
-  const double seconds = link.call_latency + static_cast<double>(holders - 1) * link.latency +
-                         bytes / link.bandwidth_of(holders);
+  const double seconds = link.call_latency + static_cast<double>(ranks - 1) * link.latency +
+                         bytes / link.bandwidth_of(ranks);
   return {0, TaskKind::communication, settings_.factors.of(kind) * seconds, -1, kind};
 }
 
@@ -321,7 +317,10 @@ void SimulatedStep::send(int number, const PartRun& run) {
     sent_[at(number)] += sent;
   };
   give(message(part.sent, run.part, to), part.sent);
-  if (part.gathered > 0) give(gather(part.gathered, part.holders), part.gathered);
+  if (part.gathered > 0) {
+    const bool far = part.holders > cluster_.devices;
+    give(over_link(far, part.gathered, part.holders), part.gathered);
+  }
   arrived_[key_of(number, run)] = last;
 }
 

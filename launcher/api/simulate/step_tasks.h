@@ -77,7 +77,7 @@ class SimulatedStep {
   int meeting_of(int lane, int run, const AxisSet& axes, int occurrence);
   void send(int lane, const PartRun& run);
   SimTask message(double bytes, int from_part, int to_part) const;
-  SimTask gather(double bytes, int64_t holders) const;
+  SimTask over_link(bool far, double bytes, int64_t ranks) const;
   std::optional<std::vector<int>> arrivals(int lane, const PartRun& run) const;
   void check_meetings() const;
 
