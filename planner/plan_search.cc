@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "base/clock.h"
 #include "base/process/processors.h"
 #include "graph/passes/recompute.h"
 #include "planner/game/proposal.h"
+#include "planner/near_solutions.h"
 #include "planner/reshard/forbidden_reshardings.h"
 #include "planner/reshard/sum_price.h"
 #include "planner/rules/placing.h"
@@ -31,6 +33,10 @@ struct FittingSettings {
   double ample = 0.75;         // of the limit: claims that come to less fit, with all of an arena
   // Nodes that a descent times, of all its steps: some hundredths of a second.
   int64_t timed_nodes = 200'000;
+  // Solutions near the cheapest are laid out if they may be faster: so many times its step at most.
+  // So many of them, and nodes of them all.
+  double likely = 1.01;
+  int64_t most_likely = 3, laid_out_nodes = 8000;
   // A tree search ends after so many states, by count, so that a plan does not depend on the
   // machine.
   double tree_share = 0.1;                   // of the seconds that there are
@@ -119,20 +125,50 @@ LaidOut PlanSearch::loose() {
   return out;
 }
 
-bool PlanSearch::shorten(const Solution& solution, PlanReport& report) {
+/// Of solutions those that may have the shortest steps, the likeliest first: the ones of the same
+/// time count as one.
+static std::vector<Solution> likeliest(std::vector<Solution> all, StepTimes& times, double most,
+                                       size_t count) {
+  std::map<double, Solution*> by_time;
+  for (Solution& one : all) {
+    const double seconds = times.seconds(one);
+    if (seconds <= most) by_time.try_emplace(seconds, &one);
+  }
+  std::vector<Solution> out;
+  for (auto& [seconds, one] : by_time) {
+    if (out.size() < count) out.push_back(std::move(*one));
+  }
+  return out;
+}
+
+bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
+  const FactoredProblem& problem = joint_->problem;
+  const auto nodes = static_cast<int64_t>(graph_.nodes().size());
+  bool shorter = false;
+  const auto is_shorter = [&](const Solution& one) {
+    ArenaUse use;
+    const std::optional<LaidOut> fits = fitting(one, options_.memory_limit, 1, use);
+    if (!fits || fits->plan.seconds >= seconds) return false;
+    seconds = fits->plan.seconds;
+    report.cost = raw_cost(problem, one);
+    return shorter = true;
+  };
   StepTimes times(*posed_);
+  Solution start = solution;
+  for (Solution& near : likeliest(near_solutions(problem, solution), times,
+                                  kFitting.likely * times.seconds(solution),
+                                  static_cast<size_t>(std::clamp<int64_t>(
+                                      kFitting.laid_out_nodes / nodes, 1, kFitting.most_likely)))) {
+    if (is_shorter(near)) start = std::move(near);
+  }
   const StepModel step{[&](const Solution& s) { return times.seconds(s); },
                        [&](const Solution& s) { return times.chain(s); }};
-  const Solution found =
-      step_descent(joint_->problem, step, solution,
-                   kFitting.timed_nodes / static_cast<int64_t>(graph_.nodes().size()));
-  if (found == solution) return false;
-  report.cost = raw_cost(joint_->problem, found);
+  const Solution found = step_descent(problem, step, start, kFitting.timed_nodes / nodes);
+  if (found != start) (void)is_shorter(found);
   report.solver = "descent";
-  ArenaUse use;
-  return fitting(found, options_.memory_limit, 1, use).has_value();
+  return shorter;
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {

@@ -60,10 +60,11 @@ class PlanSearch {
   double cost(const Solution& solution) const { return raw_cost(joint_->problem, solution); }
   /// Of open() the plan, which may be larger than the limit; what each reader wants is then shared.
   LaidOut loose();
-  /// From a solution of this search or one that differs in prices alone: looks for a shorter step,
-  /// where collectives run while kernels do (planner/step_descent.h), and lays it out. False if
-  /// there is none. Sets the report's cost and solver.
-  bool shorten(const Solution& solution, PlanReport& report);
+  /// From a solution of this search, or one that differs in prices alone, whose plan's step takes
+  /// `seconds`: looks for a shorter one, where collectives run while kernels do. Lays out what is
+  /// near it (planner/near_solutions.h), and what a descent from the fastest comes to
+  /// (planner/step_descent.h). False if none is shorter. Sets the report's cost and solver.
+  bool shorten(const Solution& solution, double seconds, PlanReport& report);
   /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on
   /// these and the effort alone, not on earlier calls.
   std::optional<LaidOut> within(int64_t limit, const Effort& effort, PlanReport& report);

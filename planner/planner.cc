@@ -394,8 +394,9 @@ class Planning {
       searched.push_back(&between);
     }
     PlanReport its;
-    pose(own);
-    if (own.search->shorten(searched[lines.fastest()]->loosest, its)) take(own, its);
+    Version& fastest = *searched[lines.fastest()];  // its prices are the nearest to what it exposes
+    pose(fastest);
+    if (fastest.search->shorten(fastest.loosest, plan_->seconds, its)) take(fastest, its);
     if (!fits) within(hidden(own), options_.memory_limit, thorough(), its);
   }
 

@@ -42,6 +42,11 @@ StepTimes::StepTimes(const PlanContext& posed) : posed_(posed) {
     }
     own.out.assign(node.outputs.begin(), node.outputs.end());
   }
+  for (const auto& [held, next] : graph.updates) {
+    const int holder = posed.folding.class_of_value[at(held)];
+    if (graph.value(next).role == Role::computed && posed.joint.lies_as[at(holder)].first < 0)
+      sources_[at(next)].holder = holder;
+  }
   for (const auto& strategies : posed.space.strategies) {
     std::vector<Numbers>& numbers = numbers_.emplace_back();
     for (const Strategy& s : strategies) {
@@ -154,6 +159,7 @@ class StepRun {
     for (int value : node.out) {
       maker_[at(value)] = own;
       const StepTimes::Source& source = times_.sources_[at(value)];
+      if (source.holder >= 0) hold(value, source, own);
       if (source.reader < 0) continue;
       const int have = made(source);
       if (times_.posed_.times.sharding(have).partial.empty()) continue;
@@ -184,6 +190,13 @@ class StepRun {
       }
     }
     return finish(reshard(value, from, wanted, behind, node, asked), now);
+  }
+
+  /// Brings what an update made to where the next step begins with it.
+  void hold(int value, const StepTimes::Source& source, int own) {
+    const int have = made(source),
+              held = times_.numbers_[at(source.holder)][at(solution_[at(source.holder)])].out[0];
+    if (held != have) (void)finish(reshard(value, have, held, own, source.node, own), true);
   }
 
   int find(int value, int sharding) const {

@@ -52,6 +52,8 @@ class StepTimes {
     int type = 0;               // ReshardTimes'
     int reader = -1;            // class of the first node that reads it
     size_t operand = 0;
+    int holder = -1;  // of what an update makes: node of what holds it in the next step, which may
+                      // lie otherwise; -1: it lies the same
   };
   struct Seconds {
     double links = 0, local = 0;  // what communicates, and slices and the like

@@ -205,7 +205,7 @@ class Narrower {
   /// Strategies that no better solution uses go.
   void remove() {
     if (!out_.solution) return;
-    const double margin = out_.cost * (1 + kNarrow.rounding) -
+    const double margin = out_.cost * (1 + options_.spare + kNarrow.rounding) -
                           (bound_->bound_before_sweep() - prices_.priced_limit());
     Kept less;
     size_t gone = 0, total = 0;

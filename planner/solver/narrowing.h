@@ -20,6 +20,7 @@ struct NarrowOptions {
   bool descends = true;               // by trees, where the messages end with a larger gap
   int patience = 0;  // with a limit: ends after so many solutions behind the best one that fits; 0:
                      // goes on
+  double spare = 0;  // relative: what solutions so much more expensive can use is kept, too
 };
 
 struct Narrowed : Incumbent {  // in the problem's own choices
