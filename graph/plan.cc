@@ -251,7 +251,8 @@ json json_of(const Plan& plan) {
           {"regathered", plan.regathered},
           {"recompute", plan.recompute},
           {"keep_casts", plan.keep_casts},
-          {"keep_packed", plan.keep_packed}};
+          {"keep_packed", plan.keep_packed},
+          {"hold_longer", plan.hold_longer}};
 }
 
 std::string to_json(const Plan& plan) { return json_of(plan).dump(1) + "\n"; }
@@ -295,6 +296,8 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       plan.recompute.insert(name);
     plan.keep_casts = get<bool>(root, "keep_casts", "plan");
     plan.keep_packed = get<bool>(root, "keep_packed", "plan");
+    if (root.contains("hold_longer"))  // an older file has none
+      plan.hold_longer = get<bool>(root, "hold_longer", "plan");
     for (const auto& [name, node] : object_of(root, "nodes", "plan").items()) {
       plan.nodes[name] = node_from(node, plan.mesh, "field nodes['" + name + "']");
     }

@@ -2,7 +2,7 @@
 #include "planner/exposed_lines.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <numeric>
 
 namespace shardrun {
@@ -12,12 +12,6 @@ namespace {
 double crossing(const ExposedLine& left, const ExposedLine& right) {
   const double falls = left.hidden - right.hidden, rises = right.shown - left.shown;
   return falls / (falls + rises);
-}
-
-/// The fraction that the plan exposes.
-double own_fraction(const ExposedLine& line) {
-  const double sums = line.shown - line.hidden;
-  return sums > 0 ? (line.step - line.hidden) / sums : 0;
 }
 
 }  // namespace
@@ -52,14 +46,14 @@ std::optional<ExposedLines::Crossing> ExposedLines::next() {
   const auto fastest = std::min_element(
       lines.begin(), lines.end(), [&](size_t a, size_t b) { return all_[a].step < all_[b].step; });
   const auto place = static_cast<size_t>(fastest - lines.begin());
-  const double own = own_fraction(all_[*fastest]);
+  double step = std::numeric_limits<double>::infinity();  // of the neighbour
   std::optional<Crossing> out;
   for (size_t i = place == 0 ? 0 : place - 1; i <= place && i + 1 < lines.size(); ++i) {
     const size_t left = lines[i], right = lines[i + 1];
+    const double its = all_[left == *fastest ? right : left].step;
+    if (given_.contains({left, right}) || step <= its) continue;
+    step = its;
     const double exposed = crossing(all_[left], all_[right]);
-    if (given_.contains({left, right}) ||
-        (out && std::abs(out->exposed - own) <= std::abs(exposed - own)))
-      continue;
     out = {left, right, exposed, all_[left].at(exposed)};
   }
   if (out) given_.emplace(out->left, out->right);

@@ -37,7 +37,7 @@ class ExposedLines {
   /// By when it was added, whose plan is the fastest; the first of several.
   size_t fastest() const;
   /// Of those next to the fastest plan, among the lines that take least for some fraction, the one
-  /// nearest to what that plan exposes itself; each once. nullopt: there is none left.
+  /// whose other plan is the faster; each once. nullopt: there is none left.
   std::optional<Crossing> next();
 
  private:

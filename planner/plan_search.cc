@@ -404,9 +404,9 @@ LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use)
                                                               : options_.planner);
   plan.recompute = options_.recomputed;
   const FactoredProblem& claims = joint_->problem;
-  use = options_.arena_use
-            ? options_.arena_use(plan)
-            : ArenaUse{peak_bytes(claims, solution), bytes_over_time(claims, solution)};
+  plan.bytes = peak_bytes(claims, solution);
+  use = options_.arena_use ? options_.arena_use(plan)
+                           : ArenaUse{plan.bytes, bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
   const int64_t limit = options_.memory_limit;
   const bool fits = limit <= 0 || plan.bytes <= limit;

@@ -133,11 +133,16 @@ bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& 
          best_fit(slots, sorted(slots, in.order), in.bytes) <= in.bytes;
 }
 
+int64_t used_bytes(const std::vector<Slot>& slots) {
+  int64_t bytes = 0;
+  for (const Slot& slot : slots) bytes = std::max(bytes, slot.offset + slot.bytes);
+  return bytes;
+}
+
 std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,
-                             int hold, int steps) {
+                             int hold, int steps, int64_t most) {
   std::vector<Slot> out = slots;
   std::vector<int64_t> alive = bytes_alive(slots, steps);
-  const int64_t most = *std::max_element(alive.begin(), alive.end());
   std::vector<size_t> growing;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (wanted[i] > slots[i].last) growing.push_back(i);

@@ -31,10 +31,12 @@ SlotsPlaced place_slots(std::vector<Slot>& slots, int steps);
 /// nothing then.
 bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& in);
 
+/// What slots with an offset take.
+int64_t used_bytes(const std::vector<Slot>& slots);
+
 /// Slots that are held longer: each up to its step of `wanted`, by at most `hold` steps. All grow
-/// by a step at a time; where a step would hold more bytes than the fullest of all, a slot ends
-/// before it.
+/// by a step at a time; where a step would hold more bytes than `most`, a slot ends before it.
 std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,
-                             int hold, int steps);
+                             int hold, int steps, int64_t most);
 
 }  // namespace shardrun

@@ -15,6 +15,8 @@ namespace {
 
 /// Where collectives' memory cannot be held for so many steps, this fraction is tried.
 constexpr int kShorterHold = 4;
+/// Times the bytes that are needed: so many are taken where it is held longer.
+constexpr double kHeldBytes = 1.1;
 
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && op_def(step.node.op).reshapes;
@@ -82,16 +84,19 @@ class SlotMap {
   }
 
   /// Places the slots behind the persistent part and writes every offset.
-  void place(Program& program, Collectives collectives) {
+  void place(Program& program, Collectives collectives, bool hold_longer) {
     const SlotsPlaced found = place_slots(slots_, static_cast<int>(program.steps.size()));
+    SlotsPlaced held = found;
+    if (hold_longer)
+      held.bytes = static_cast<int64_t>(kHeldBytes * static_cast<double>(found.bytes));
     const bool overlap = collectives == Collectives::apart;
     bool placed = false;
     if (!program.fused.empty()) {
       const std::vector<Slot> apart = slots_for_chains();
-      placed = (overlap && hold_for_overlap(apart, found)) || place_within(apart, found);
+      placed = (overlap && hold_for_overlap(apart, held)) || place_within(apart, found);
     }
-    if (overlap && !placed) hold_for_overlap(slots_, found);
-    program.arena_bytes = program.persistent_bytes + found.bytes;
+    if (overlap && !placed) hold_for_overlap(slots_, held);
+    program.arena_bytes = program.persistent_bytes + used_bytes(slots_);
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
     };
@@ -138,9 +143,9 @@ class SlotMap {
   }
 
   /// What a collective that overlaps with kernels uses is given to no kernel before one waits for
-  /// it anyway, as far as that takes no more bytes than was found: of several holds the longest
-  /// that does not. False: none did.
-  bool hold_for_overlap(const std::vector<Slot>& slots, const SlotsPlaced& found) {
+  /// it anyway, as far as that takes no more bytes than `most`: of several holds the longest that
+  /// does not. False: none did.
+  bool hold_for_overlap(const std::vector<Slot>& slots, const SlotsPlaced& most) {
     const std::vector<int> ends = overlapped_ends(program_, holders_);
     std::vector<int> wanted;  // last steps, by slot
     for (const Slot& slot : slots) wanted.push_back(slot.last);
@@ -160,9 +165,9 @@ class SlotMap {
     }
     const int steps = static_cast<int>(ends.size());
     for (int hold = steps; hold > 0; hold /= kShorterHold) {
-      std::vector<Slot> held = lengthened(slots, wanted, hold, steps);
+      std::vector<Slot> held = lengthened(slots, wanted, hold, steps, most.bytes);
       if (held == slots) return false;
-      if (place_within(std::move(held), found)) return true;
+      if (place_within(std::move(held), most)) return true;
     }
     return false;
   }
@@ -268,14 +273,14 @@ std::vector<bool> runs_in_place(const Program& program) {
 }
 
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like,
-                  Collectives collectives) {
+                  Collectives collectives, bool hold_longer) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
                "' wants a workspace");
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  SlotMap(program).place(program, collectives);
+  SlotMap(program).place(program, collectives, hold_longer);
   cut_chains(program);
 }
 

@@ -20,11 +20,12 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// ranges, those that keep fused steps whole where that takes no more bytes; else chains are cut
 /// (runtime/program/fusion/chains.h).
 /// Collectives::apart: what a collective uses is given to kernels that would have to wait for it as
-/// late as that takes no more bytes (runtime/program/collective_waits.h).
+/// late as that takes no more bytes (runtime/program/collective_waits.h); `hold_longer`: no more
+/// than a tenth more of the temporary ones.
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program by its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,
-                  Collectives collectives = Collectives::together);
+                  Collectives collectives = Collectives::together, bool hold_longer = false);
 
 /// By buffer the one in whose memory it lies: a reshape's result in its operand's, even where both
 /// are read afterwards, unless the host or another step writes either of them, or it is persistent.

@@ -54,6 +54,19 @@ void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64
   if (validation) plan.evaluation = std::move(evaluation);
 }
 
+/// The same of what collectives use while kernels run.
+void hold_longer_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  if (plan.cluster.collectives != Collectives::apart) return;
+  Plan train = plan.train, evaluation = plan.evaluation;
+  train.hold_longer = evaluation.hold_longer = true;
+  const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
+  if (!fits(*training, limit) ||
+      (plan.with_evaluation && !fits(*measures.evaluation.of(evaluation, training), limit)))
+    return;
+  plan.train = std::move(train);
+  if (plan.with_evaluation) plan.evaluation = std::move(evaluation);
+}
+
 /// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
 /// cores and its backend, nothing else does. `persistent`: of the rank with the least.
 void check_bytes(const Plan& plan, const Program& program, int64_t persistent, int64_t limit) {
@@ -146,6 +159,10 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
   if (!from_file || plan.train.keep_packed) {
     plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
     keep_packed_if_capacity(measures, plan, limit);
+  }
+  if (!from_file || plan.train.hold_longer) {
+    plan.train.hold_longer = plan.evaluation.hold_longer = false;
+    hold_longer_if_capacity(measures, plan, limit);
   }
   try {
     count_bytes(measures, plan, limit, from_file);
