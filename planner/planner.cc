@@ -367,9 +367,6 @@ class Planning {
     open(version);
     const double step = version.search->loose().plan.seconds;
     take(version, version.report);
-    fprintf(stderr, "line exposed %.3f cost %.4f bound %.4f step %.4f timed\n",
-            version.options.exposed, version.report.cost * 1e3, version.report.lower_bound * 1e3,
-            step * 1e3);
     return line_of(version, step);
   }
 
@@ -378,7 +375,6 @@ class Planning {
     Version& own = versions_.front();
     ExposedLines lines;
     std::vector<Version*> searched{&own, &hidden(own)};
-    fprintf(stderr, "own cost %.4f step %.4f\n", own.report.cost * 1e3, loose_->plan.seconds * 1e3);
     lines.add(line_of(own, loose_->plan.seconds));
     lines.add(loose_line(hidden(own)));
     const bool fits = hidden(own).search->fastest().has_value();
@@ -398,7 +394,7 @@ class Planning {
       searched.push_back(&between);
     }
     PlanReport its;
-    Version& fastest = *searched[lines.fastest()];  // its prices are the nearest to what it exposes
+    Version& fastest = *searched[lines.fastest()];
     pose(fastest);
     if (fastest.search->shorten(fastest.loosest, plan_->seconds, its)) take(fastest, its);
     if (!fits) within(hidden(own), options_.memory_limit, thorough(), its);

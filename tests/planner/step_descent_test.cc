@@ -57,6 +57,37 @@ TEST(StepTimes, ACollectiveRunsWhileKernelsDo) {
   }
 }
 
+/// An update that is made in parts is gathered where the next step begins with it whole.
+TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
+  Graph graph;
+  const TensorType type{DType::f32, {1 << 20}};
+  const ValueId held = graph.add_persistent("w", type, Role::parameter, {}), next = graph.add("relu", {held}, {}, "next");
+  graph.updates[held] = next;
+  const Mesh mesh = Mesh::parse("2");
+  const Cluster cluster;
+  ReshardTimes times(mesh, cluster);
+  const Sharding whole = Sharding::replicated(1);
+  Sharding cut = whole;
+  cut.dims[0] = {0};
+  const double kernel = 1,
+               gather = times.seconds(times.number_of(type), times.number_of(cut),
+                                      times.number_of(whole));
+  ASSERT_GT(gather, 0);
+  const Folding folding = fold(graph, {});
+  SearchSpace space;
+  space.reshards_updates = true;
+  space.sum_prices.resize(graph.values().size());
+  space.strategies.resize(folding.classes.size());
+  space.strategies[at(folding.class_of_node[at(graph.value(next).producer)])] = {
+      {{whole}, {cut}, kernel}};
+  add_value_strategies(space, graph, folding, {});
+  JointProblem joint = build_problem(space, graph, folding, mesh, times);
+  const PlanContext posed{graph, mesh, folding, space, joint, times};
+  const Solution first(joint.problem.nodes.size(), 0);  // held whole
+  ASSERT_EQ(posed.chosen(folding.class_of_value[at(held)], first).out[0], whole);
+  EXPECT_NEAR(StepTimes(posed).seconds(first), kernel + gather, 1e-9);
+}
+
 /// Nodes in a ring, of three choices each.
 FactoredProblem ring(int size, std::mt19937_64& random) {
   const auto cost = [&] { return 1 + static_cast<double>(random() % 1000); };

@@ -284,12 +284,12 @@ Program training_like(int layers, uint32_t seed) {
 }
 
 /// A sum with a workspace during the product b, which nothing waits for before y is made.
-Program sum_during_a_product(bool has_fuller_step) {
+Program sum_during_a_product(bool has_fuller_step, int64_t summed = 16) {
   Builder b;
   BufferId x = b.bind(Role::batch, 16, "x");
   if (has_fuller_step) x = b.step("matmul", {b.step("matmul", {x}, 200)}, 16);
-  const BufferId da = b.step("matmul", {x}, 16);
-  const BufferId a = b.step("", {da}, 16);
+  const BufferId da = b.step("matmul", {x}, summed);
+  const BufferId a = b.step("", {da}, summed);
   Collective sum;
   sum.kind = Collective::Kind::all_reduce;
   b.program.steps.back().kind = Step::Kind::collective;
@@ -319,6 +319,41 @@ TEST(Memory, CollectivesThatOverlapKeepTheirWorkspace) {
     EXPECT_TRUE(is_reused(together)) << has_fuller_step;
     EXPECT_EQ(is_reused(apart), !has_fuller_step);
   }
+}
+
+/// The product's steps need hardly more than what the large operand of the sum leaves.
+TEST(Memory, CollectivesThatOverlapAreHeldLongerForATenth) {
+  const NeedsOf needs = [](const Program&, const Step& step) {
+    return StepBytes{step.kind == Step::Kind::collective ? 256 : 0};
+  };
+  Program plain = sum_during_a_product(false, 1024), longer = plain;
+  place_memory(plain, needs, nullptr, Collectives::apart);
+  place_memory(longer, needs, nullptr, Collectives::apart, true);
+  check_memory(longer);
+  const auto waits = [](const Program& program) {
+    const auto range = [&](BufferId id) {
+      const Buffer& buffer = program.buffers[static_cast<size_t>(id)];
+      return std::pair(buffer.offset, buffer.offset + byte_size(buffer.type));
+    };
+    const auto sum = std::find_if(program.steps.begin(), program.steps.end(),
+                                  [](const Step& s) { return s.kind == Step::Kind::collective; });
+    bool out = false;
+    for (auto step = std::next(sum); step != std::prev(program.steps.end()); ++step) {
+      const auto [first, end] = range(step->out[0]);
+      for (const auto& [used, last] :
+           {range(sum->in[0]), range(sum->out[0]),
+            std::pair(sum->workspace_offset, sum->workspace_offset + 256)})
+        out = out || (first < last && used < end);
+    }
+    return out;
+  };
+  EXPECT_TRUE(waits(plain));
+  EXPECT_FALSE(waits(longer));
+  EXPECT_GT(longer.arena_bytes, plain.arena_bytes);
+  EXPECT_LE(static_cast<double>(longer.arena_bytes), 1.1 * static_cast<double>(plain.arena_bytes));
+  Program together = sum_during_a_product(false, 1024);
+  place_memory(together, needs, nullptr, Collectives::together, true);
+  EXPECT_EQ(together.arena_bytes, plain.arena_bytes);  // nothing runs meanwhile
 }
 
 TEST(Memory, CollectivesEndWhereKernelsWaitForThem) {
