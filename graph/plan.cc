@@ -252,7 +252,7 @@ json json_of(const Plan& plan) {
           {"recompute", plan.recompute},
           {"keep_casts", plan.keep_casts},
           {"keep_packed", plan.keep_packed},
-          {"hold_longer", plan.hold_longer}};
+          {"hold_fraction", plan.hold_fraction}};
 }
 
 std::string to_json(const Plan& plan) { return json_of(plan).dump(1) + "\n"; }
@@ -296,8 +296,10 @@ Plan plan_from_json(const std::string& text, const std::string& origin) {
       plan.recompute.insert(name);
     plan.keep_casts = get<bool>(root, "keep_casts", "plan");
     plan.keep_packed = get<bool>(root, "keep_packed", "plan");
-    if (root.contains("hold_longer"))  // an older file has none
-      plan.hold_longer = get<bool>(root, "hold_longer", "plan");
+    if (root.contains("hold_fraction"))  // an older file has none
+      plan.hold_fraction = get<double>(root, "hold_fraction", "plan");
+    SR_REQUIRE(plan.hold_fraction >= 0 && plan.hold_fraction <= 1, invalid_input,
+               "field 'hold_fraction' is ", plan.hold_fraction, ", wanted 0 to 1");
     for (const auto& [name, node] : object_of(root, "nodes", "plan").items()) {
       plan.nodes[name] = node_from(node, plan.mesh, "field nodes['" + name + "']");
     }

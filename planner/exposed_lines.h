@@ -36,6 +36,7 @@ class ExposedLines {
   void add(const ExposedLine& line) { all_.push_back(line); }
   /// By when it was added, whose plan is the fastest; the first of several.
   size_t fastest() const;
+  double least_step() const { return all_[fastest()].step; }
   /// Of those next to the fastest plan, among the lines that take least for some fraction, the one
   /// whose other plan is the faster; each once. nullopt: there is none left.
   std::optional<Crossing> next();

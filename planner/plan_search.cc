@@ -117,6 +117,7 @@ void PlanSearch::open(PlanReport& report, bool polishes, const std::vector<Solut
 LaidOut PlanSearch::loose() {
   smallest_.reset();
   fastest_.reset();
+  missed_ = false;
   ArenaUse use;
   const std::optional<LaidOut> fits = fitting(*loosest_, options_.memory_limit, 1, use);
   if (fits) return *fits;
@@ -144,6 +145,7 @@ static std::vector<Solution> likeliest(std::vector<Solution> all, StepTimes& tim
 bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
+  missed_ = false;
   const FactoredProblem& problem = joint_->problem;
   const auto nodes = static_cast<int64_t>(graph_.nodes().size());
   bool shorter = false;
@@ -411,6 +413,7 @@ LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use)
   const int64_t limit = options_.memory_limit;
   const bool fits = limit <= 0 || plan.bytes <= limit;
   if (options_.retime && fits) options_.retime(plan);  // what does not fit is not taken
+  missed_ = missed_ || !fits;
   if (!smallest_ || plan.bytes < smallest_->plan.bytes) smallest_ = out;
   if (fits && (!fastest_ || plan.seconds < fastest_->plan.seconds)) fastest_ = out;
   return out;
@@ -503,6 +506,7 @@ LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<i
 std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
+  missed_ = false;
   FactoredProblem& problem = joint_->problem;
   const std::vector<FactoredProblem::Edge> allowed = problem.edges;
   const Deadline end(effort.seconds, method() == LimitedOptions::Method::plain

@@ -80,6 +80,8 @@ class PlanSearch {
   /// fits the options' limit.
   const std::optional<LaidOut>& smallest() const { return smallest_; }
   const std::optional<LaidOut>& fastest() const { return fastest_; }
+  /// Was one of them larger?
+  bool missed() const { return missed_; }
   /// No plan's claims come to less at their fullest time.
   int64_t least_claims() const { return least_claims_; }
   /// What persists comes to at least so much on a rank, in any plan.
@@ -126,6 +128,7 @@ class PlanSearch {
   double unlimited_bound_ = 0;
   int64_t held_bytes_ = 0, least_claims_ = 0;
   std::optional<LaidOut> smallest_, fastest_;
+  bool missed_ = false;
   std::vector<std::vector<Strategy>> proposed_;  // by class, of a tree search
   std::vector<int> cheapest_;                    // by class, what its cheapest has of those; or -1
   // What is solved, from open() on.

@@ -35,18 +35,6 @@ constexpr double kWorthwhile = 1.01;
 /// Of a search that has come to its end, as quick ones do: cost over bound.
 constexpr double kSolved = 1.001;
 
-/// As a rank holds them under a plan.
-ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
-  ValueBytes out = whole_bytes(graph);
-  for (size_t v = 0; v < out.size(); ++v) {
-    const Value& value = graph.values()[v];
-    const auto lies = plan.values.find(value.name);
-    if (out[v] == 0 || lies == plan.values.end()) continue;
-    out[v] = max_local_bytes(value.type, lies->second, plan.mesh);
-  }
-  return out;
-}
-
 class Planning {
  public:
   Planning(const Graph& graph, MeshTables& tables, const PlanOptions& options, RuleCache& rules,
@@ -119,8 +107,11 @@ class Planning {
   /// What a search laid out last, if that fits and is the fastest so far. `its`: what it says.
   void take(const Version& version, const PlanReport& its) {
     const std::optional<LaidOut>& found = version.search->fastest();
-    if (!found || (plan_ && plan_->seconds <= found->plan.seconds)) return;
-    plan_ = found->plan;
+    if (!found || (plan_ && plan_->seconds * kLimit.kept_gain <= found->plan.seconds)) return;
+    Plan plan = found->plan;
+    if (options_.retime_kept) options_.retime_kept(plan);
+    if (plan_ && plan_->seconds <= plan.seconds) return;
+    plan_ = std::move(plan);
     report_.nodes = version.report.nodes;
     report_.folded_nodes = version.report.folded_nodes;
     report_.solver = its.solver;
@@ -396,7 +387,8 @@ class Planning {
     PlanReport its;
     Version& fastest = *searched[lines.fastest()];
     pose(fastest);
-    if (fastest.search->shorten(fastest.loosest, plan_->seconds, its)) take(fastest, its);
+    if (fastest.search->shorten(fastest.loosest, lines.least_step(), its)) take(fastest, its);
+    if (fastest.search->missed()) return plan_within();
     if (!fits) within(hidden(own), options_.memory_limit, thorough(), its);
   }
 

@@ -55,6 +55,9 @@ struct PlanOptions {
   /// what overlaps with kernels. The search knows neither exactly. Null: nothing. Given by the
   /// caller, as arena_use is.
   std::function<void(Plan&)> retime = nullptr;
+  /// The same of one that fits, with what it will keep where memory is left: takes longer, so only
+  /// plans that may be the fastest are timed so. Null: nothing.
+  std::function<void(Plan&)> retime_kept = nullptr;
   /// What the search takes for the fraction of gradients' sums that is not hidden behind kernels
   /// (planner/reshard/sum_price.h). Several are tried where something is hidden.
   double exposed = 1;

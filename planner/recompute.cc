@@ -236,6 +236,17 @@ class Chooser {
 
 }  // namespace
 
+ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
+  ValueBytes out = whole_bytes(graph);
+  for (size_t v = 0; v < out.size(); ++v) {
+    const Value& value = graph.values()[v];
+    const auto lies = plan.values.find(value.name);
+    if (out[v] == 0 || lies == plan.values.end()) continue;
+    out[v] = max_local_bytes(value.type, lies->second, plan.mesh);
+  }
+  return out;
+}
+
 std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
                                         const std::vector<double>& seconds, int64_t capacity) {
   return Chooser(graph, bytes, seconds, capacity).run();

@@ -7,8 +7,12 @@
 
 #include "graph/graph.h"
 #include "graph/passes/liveness.h"
+#include "graph/plan.h"
 
 namespace shardrun {
+
+/// Of values as a rank holds them under a plan.
+ValueBytes local_bytes(const Graph& graph, const Plan& plan);
 
 /// Names of nodes to run again (graph/passes/recompute.h) so that at most `capacity` bytes of
 /// `bytes` are ever alive; where that cannot be reached, what comes the nearest. `seconds`: of each

@@ -38,7 +38,7 @@ PlanOptions asked_of(const MergedMesh& merged, const std::vector<AskedOfAxis>& a
   out.avoided.clear();
   // Claims will do: arenas and times are those of programs on the mesh itself.
   out.arena_use = nullptr;
-  out.retime = nullptr;
+  out.retime = out.retime_kept = nullptr;
   return out;
 }
 

@@ -15,8 +15,6 @@ namespace {
 
 /// Where collectives' memory cannot be held for so many steps, this fraction is tried.
 constexpr int kShorterHold = 4;
-/// Times the bytes that are needed: so many are taken where it is held longer.
-constexpr double kHeldBytes = 1.1;
 
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && op_def(step.node.op).reshapes;
@@ -84,11 +82,10 @@ class SlotMap {
   }
 
   /// Places the slots behind the persistent part and writes every offset.
-  void place(Program& program, Collectives collectives, bool hold_longer) {
+  void place(Program& program, Collectives collectives, double hold_fraction) {
     const SlotsPlaced found = place_slots(slots_, static_cast<int>(program.steps.size()));
     SlotsPlaced held = found;
-    if (hold_longer)
-      held.bytes = static_cast<int64_t>(kHeldBytes * static_cast<double>(found.bytes));
+    held.bytes += static_cast<int64_t>(hold_fraction * static_cast<double>(found.bytes));
     const bool overlap = collectives == Collectives::apart;
     bool placed = false;
     if (!program.fused.empty()) {
@@ -273,14 +270,14 @@ std::vector<bool> runs_in_place(const Program& program) {
 }
 
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like,
-                  Collectives collectives, bool hold_longer) {
+                  Collectives collectives, double hold_fraction) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
                "' wants a workspace");
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  SlotMap(program).place(program, collectives, hold_longer);
+  SlotMap(program).place(program, collectives, hold_fraction);
   cut_chains(program);
 }
 

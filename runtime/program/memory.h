@@ -9,6 +9,10 @@
 
 namespace shardrun {
 
+/// Hardly any kernel waits for memory of collectives where they are held for so much more
+/// (docs/results/planning.md).
+inline constexpr double kHoldFraction = 0.1;
+
 /// What the backend needs for a step.
 using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 
@@ -20,12 +24,12 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// ranges, those that keep fused steps whole where that takes no more bytes; else chains are cut
 /// (runtime/program/fusion/chains.h).
 /// Collectives::apart: what a collective uses is given to kernels that would have to wait for it as
-/// late as that takes no more bytes (runtime/program/collective_waits.h); `hold_longer`: no more
-/// than a tenth more of the temporary ones.
+/// late as that takes no more bytes (runtime/program/collective_waits.h), or no more than
+/// `hold_fraction` of the temporary ones.
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program by its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,
-                  Collectives collectives = Collectives::together, bool hold_longer = false);
+                  Collectives collectives = Collectives::together, double hold_fraction = 0);
 
 /// By buffer the one in whose memory it lies: a reshape's result in its operand's, even where both
 /// are read afterwards, unless the host or another step writes either of them, or it is persistent.

@@ -60,7 +60,7 @@ std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
     return its.mesh == plan.mesh && its.nodes == plan.nodes && its.values == plan.values &&
            its.redistributed == plan.redistributed && its.regathered == plan.regathered &&
            its.recompute == plan.recompute && its.keep_casts == plan.keep_casts &&
-           its.keep_packed == plan.keep_packed && its.hold_longer == plan.hold_longer;
+           its.keep_packed == plan.keep_packed && its.hold_fraction == plan.hold_fraction;
   };
   if (is_of(last_)) return last_.programs;
   std::swap(last_, before_);

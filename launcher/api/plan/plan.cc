@@ -93,34 +93,24 @@ InputContents contents_of(const Model::Impl& model) {
   };
 }
 
-/// A plan that is looked at, with what it will keep (keep_what_fits) where memory is ample: then
-/// its bytes are no matter, and its time is what it will be.
-std::shared_ptr<PlanPrograms> programs_of(const Plan& candidate, const Cluster& cluster,
-                                          int64_t limit, Measures& measures) {
-  constexpr int64_t kOfClaims = 4, kOfArena = 2;  // times as much is ample
-  if (cluster.collectives == Collectives::apart &&
-      (limit == 0 || candidate.bytes <= limit / kOfClaims)) {
-    Plan kept = candidate;
-    kept.keep_casts = kept.hold_longer = true;
-    const std::shared_ptr<PlanPrograms> programs = measures.train.of(kept);
-    if (limit == 0 || programs->of_rank(0).arena_bytes <= limit / kOfArena) return programs;
-  }
-  return measures.train.of(candidate);
-}
-
 /// The same with every plan's arena, and its times, of the ranks' programs. `on_progress` hears of
 /// each.
 PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
                        const std::function<void(const std::string&)>& on_progress = nullptr) {
   options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate) {
     if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
-    const auto programs = programs_of(candidate, cluster, limit, measures);
+    const auto programs =
+        measures.train.of(kept_if_ample(candidate, cluster, limit, measures.train));
     return arena_use(programs->compared(limit), programs->graph());
   };
-  options.retime = [&, limit = options.memory_limit](Plan& candidate) {
-    const auto programs = programs_of(candidate, cluster, limit, measures);
-    retime(*programs, cluster, programs->compared_ranks(limit), candidate);
+  const auto retime_as = [&, limit = options.memory_limit](const auto& keep) {
+    return [&cluster, &measures, limit, keep](Plan& candidate) {
+      const auto programs = measures.train.of(keep(candidate, cluster, limit, measures.train));
+      retime(*programs, cluster, programs->compared_ranks(limit), candidate);
+    };
   };
+  options.retime = retime_as(kept_if_ample);
+  options.retime_kept = retime_as(kept);
   return options;
 }
 
@@ -179,6 +169,7 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
     const auto programs = measures.evaluation.of(plan, measures.train.of(out.train));
     retime(*programs, out.cluster, programs->compared_ranks(limit), plan);
   };
+  evaluation.retime_kept = nullptr;
   PlanReport report;
   out.evaluation =
       plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
@@ -554,7 +545,7 @@ Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
   Plan out = plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
   out.keep_casts = plan.train.keep_casts;  // or the two could not be compared
   out.keep_packed = plan.train.keep_packed;
-  out.hold_longer = plan.train.hold_longer;
+  out.hold_fraction = plan.train.hold_fraction;
   const std::shared_ptr<PlanPrograms> programs = measures.train.of(out);
   out.bytes = programs->fullest().arena_bytes;
   retime(*programs, plan.cluster, programs->classes().first, out);

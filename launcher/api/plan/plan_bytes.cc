@@ -54,17 +54,32 @@ void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64
   if (validation) plan.evaluation = std::move(evaluation);
 }
 
-/// The same of what collectives use while kernels run.
-void hold_longer_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+/// Of what temporary buffers take on the fullest rank, how much there is besides, at most.
+double fraction_left(PlanPrograms& programs, int64_t limit, double left) {
+  for (int64_t rank : programs.compared_ranks(limit)) {
+    const Program& program = programs.of_rank(rank);
+    const int64_t temporary = program.arena_bytes - program.persistent_bytes;
+    if (limit == 0 || temporary == 0) continue;
+    left = std::min(
+        left, static_cast<double>(limit - program.arena_bytes) / static_cast<double>(temporary));
+  }
+  return std::max(0.0, left);
+}
+
+/// Holds what collectives use while kernels run for longer, as far as there is memory for that.
+void hold_longer(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bool from_file) {
   if (plan.cluster.collectives != Collectives::apart) return;
-  Plan train = plan.train, evaluation = plan.evaluation;
-  train.hold_longer = evaluation.hold_longer = true;
-  const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
-  if (!fits(*training, limit) ||
-      (plan.with_evaluation && !fits(*measures.evaluation.of(evaluation, training), limit)))
-    return;
-  plan.train = std::move(train);
-  if (plan.with_evaluation) plan.evaluation = std::move(evaluation);
+  const auto most = [&](Plan& part) {
+    const double asked = std::exchange(part.hold_fraction, 0);
+    return from_file ? asked : kHoldFraction;
+  };
+  const double training = most(plan.train), validation = most(plan.evaluation);
+  const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
+  const double held = fraction_left(*train, limit, training);
+  if (plan.with_evaluation)
+    plan.evaluation.hold_fraction =
+        fraction_left(*measures.evaluation.of(plan.evaluation, train), limit, validation);
+  plan.train.hold_fraction = held;
 }
 
 /// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
@@ -143,6 +158,29 @@ void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<in
   plan.seconds = slowest.step();
 }
 
+Plan kept_if_ample(const Plan& candidate, const Cluster& cluster, int64_t limit,
+                   MeasuredPlans& measured) {
+  constexpr int64_t kOfClaims = 4, kOfArena = 2;  // times as much is ample
+  if (cluster.collectives != Collectives::apart ||
+      (limit > 0 && candidate.bytes > limit / kOfClaims))
+    return candidate;
+  Plan out = candidate;
+  out.keep_casts = true;
+  out.hold_fraction = kHoldFraction;
+  return limit == 0 || measured.of(out)->compared(limit).arena_bytes <= limit / kOfArena
+             ? out
+             : candidate;
+}
+
+Plan kept(const Plan& candidate, const Cluster& cluster, int64_t limit, MeasuredPlans& measured) {
+  Plan out = kept_if_ample(candidate, cluster, limit, measured);
+  if (cluster.collectives != Collectives::apart || out.hold_fraction > 0) return out;
+  out.keep_casts = true;
+  if (!fits(*measured.of(out), limit)) out.keep_casts = false;
+  out.hold_fraction = fraction_left(*measured.of(out), limit, kHoldFraction);
+  return out;
+}
+
 Error ArenaBytes::refusal(const Error& e, int64_t needed) const {
   if (why.empty() || e.kind() != ErrorKind::out_of_memory) return e;
   constexpr int64_t kMiB = 1 << 20;
@@ -160,10 +198,7 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
     plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
     keep_packed_if_capacity(measures, plan, limit);
   }
-  if (!from_file || plan.train.hold_longer) {
-    plan.train.hold_longer = plan.evaluation.hold_longer = false;
-    hold_longer_if_capacity(measures, plan, limit);
-  }
+  hold_longer(measures, plan, limit, from_file);
   try {
     count_bytes(measures, plan, limit, from_file);
   } catch (const Error& e) {

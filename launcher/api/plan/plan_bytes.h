@@ -23,6 +23,13 @@ struct Measures {
 void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
             Plan& plan);
 
+/// A plan that is looked at, with what keep_what_fits will leave it: of one that fits where
+/// collectives overlap with kernels, since steps differ by it. `if_ample`: where it comes to little
+/// beside the limit (0: none), by what its field 'bytes' says of its claims, as it is otherwise.
+Plan kept(const Plan& candidate, const Cluster& cluster, int64_t limit, MeasuredPlans& measured);
+Plan kept_if_ample(const Plan& candidate, const Cluster& cluster, int64_t limit,
+                   MeasuredPlans& measured);
+
 /// The limit of a rank's arena.
 struct ArenaBytes {
   int64_t bytes = 0;    // 0: none
