@@ -13,7 +13,7 @@ struct NearOptions {
   double most_gap = 0.02;  // relative: where more is open, bounds say too little about what is near
   double gap = 1e-3;       // relative: a search that comes so close to its bound ends
   int tries = 16;          // searches with one choice made
-  double seconds = 0.5;    // of work (planner/solver/deadline.h)
+  double seconds = 0.3;    // of work (planner/solver/deadline.h)
 };
 
 /// For some choices that `cheapest` does not make the cheapest solutions that are found with them:

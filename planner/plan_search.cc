@@ -18,6 +18,7 @@
 #include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
 #include "planner/step_descent.h"
+#include "program/keep_casts.h"
 
 namespace shardrun {
 namespace {
@@ -33,10 +34,10 @@ struct FittingSettings {
   double ample = 0.75;         // of the limit: claims that come to less fit, with all of an arena
   // Nodes that a descent times, of all its steps: some hundredths of a second.
   int64_t timed_nodes = 200'000;
-  // Solutions near the cheapest are laid out if they may be faster: so many times its step at most.
-  // So many of them, and nodes of them all.
+  // Solutions near the cheapest are laid out if they may be faster, by times that are not exact: of
+  // so many times its step at most. So many of them, and nodes of them all.
   double likely = 1.01;
-  int64_t most_likely = 3, laid_out_nodes = 8000;
+  int64_t most_likely = 2, laid_out_nodes = 8000;
   // A tree search ends after so many states, by count, so that a plan does not depend on the
   // machine.
   double tree_share = 0.1;                   // of the seconds that there are
@@ -126,18 +127,19 @@ LaidOut PlanSearch::loose() {
   return out;
 }
 
-/// Of solutions those that may have the shortest steps, the likeliest first: the ones of the same
-/// time count as one.
-static std::vector<Solution> likeliest(std::vector<Solution> all, StepTimes& times, double most,
-                                       size_t count) {
+/// Near a solution those that may have shorter steps, the likeliest first; what takes the same time
+/// counts as one. None where laying them out takes too long.
+std::vector<Solution> PlanSearch::likely_near(const Solution& solution, StepTimes& times) const {
+  const int64_t most = std::min(
+      kFitting.most_likely, kFitting.laid_out_nodes / static_cast<int64_t>(graph_.nodes().size()));
+  if (most == 0) return {};
+  std::vector<Solution> all = near_solutions(joint_->problem, solution);
   std::map<double, Solution*> by_time;
-  for (Solution& one : all) {
-    const double seconds = times.seconds(one);
-    if (seconds <= most) by_time.try_emplace(seconds, &one);
-  }
+  for (Solution& one : all) by_time.try_emplace(times.seconds(one), &one);
+  const double slowest = kFitting.likely * times.seconds(solution);
   std::vector<Solution> out;
   for (auto& [seconds, one] : by_time) {
-    if (out.size() < count) out.push_back(std::move(*one));
+    if (seconds <= slowest && std::ssize(out) < most) out.push_back(std::move(*one));
   }
   return out;
 }
@@ -147,7 +149,6 @@ bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& r
   fastest_.reset();
   missed_ = false;
   const FactoredProblem& problem = joint_->problem;
-  const auto nodes = static_cast<int64_t>(graph_.nodes().size());
   bool shorter = false;
   const auto is_shorter = [&](const Solution& one) {
     ArenaUse use;
@@ -159,15 +160,13 @@ bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& r
   };
   StepTimes times(*posed_);
   Solution start = solution;
-  for (Solution& near : likeliest(near_solutions(problem, solution), times,
-                                  kFitting.likely * times.seconds(solution),
-                                  static_cast<size_t>(std::clamp<int64_t>(
-                                      kFitting.laid_out_nodes / nodes, 1, kFitting.most_likely)))) {
+  for (Solution& near : likely_near(solution, times)) {
     if (is_shorter(near)) start = std::move(near);
   }
   const StepModel step{[&](const Solution& s) { return times.seconds(s); },
                        [&](const Solution& s) { return times.chain(s); }};
-  const Solution found = step_descent(problem, step, start, kFitting.timed_nodes / nodes);
+  const Solution found = step_descent(
+      problem, step, start, kFitting.timed_nodes / static_cast<int64_t>(graph_.nodes().size()));
   if (found != start) (void)is_shorter(found);
   report.solver = "descent";
   return shorter;
@@ -348,10 +347,7 @@ std::vector<Strategy> PlanSearch::pooled(const Folding::Class& members) {
 /// it, two bytes of the six that a cast moves; without an update nothing does.
 double PlanSearch::fraction_run(const Node& node) const {
   constexpr double kWritten = 1.0 / 3;
-  const bool copies = op_def(node.op).cost == CostClass::conversion &&
-                      graph_.value(node.inputs[0]).role == Role::parameter &&
-                      graph_.type(node.outputs[0]).dtype == DType::bf16;
-  return !copies ? 1 : graph_.updates.empty() ? 0 : kWritten;
+  return !casts_weight(graph_, node) ? 1 : graph_.updates.empty() ? 0 : kWritten;
 }
 
 SearchSpace PlanSearch::enumerate() {

@@ -12,6 +12,7 @@
 
 namespace shardrun {
 
+class StepTimes;     // planner/step_times.h
 struct GameOptions;  // planner/game/board.h
 struct GameTable;    // planner/game/proposal.h
 
@@ -98,6 +99,7 @@ class PlanSearch {
   void find_rules();
   SpmdRule rule_with_rows(size_t item_class);
   SearchSpace enumerate();
+  std::vector<Solution> likely_near(const Solution& solution, StepTimes& times) const;
   double fraction_run(const Node& node) const;
   int64_t count_rows(const Folding::Class& members, NodePlan& plan);
   std::vector<Strategy> pooled(const Folding::Class& members);

@@ -140,9 +140,10 @@ int64_t used_bytes(const std::vector<Slot>& slots) {
 }
 
 std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,
-                             int hold, int steps, int64_t most) {
+                             int hold, int steps, int64_t more_bytes) {
   std::vector<Slot> out = slots;
   std::vector<int64_t> alive = bytes_alive(slots, steps);
+  const int64_t most = *std::max_element(alive.begin(), alive.end()) + more_bytes;
   std::vector<size_t> growing;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (wanted[i] > slots[i].last) growing.push_back(i);

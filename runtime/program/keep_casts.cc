@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "graph/op_def.h"
 #include "program/step_uses.h"
 
 namespace shardrun {
@@ -46,6 +47,12 @@ void keep_cast(Program& program, const Uses& uses, BufferId weight, const std::s
 }
 
 }  // namespace
+
+bool casts_weight(const Graph& graph, const Node& node) {
+  return op_def(node.op).cost == CostClass::conversion &&
+         graph.value(node.inputs[0]).role == Role::parameter &&
+         graph.type(node.outputs[0]).dtype == DType::bf16;
+}
 
 void keep_casts(Program& program) {
   const Uses uses(program);

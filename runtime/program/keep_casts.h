@@ -1,6 +1,7 @@
 // keep_casts: bf16 copies of weights that outlive the step.
 #pragma once
 
+#include "graph/graph.h"
 #include "graph/program.h"
 
 namespace shardrun {
@@ -14,5 +15,8 @@ namespace shardrun {
 ///   n = cast(w); … product(x, n) … w', m', v' = adamw(w, …)    becomes
 ///   setup n = cast(w);    product(x, n) … w', m', v', n' = adamw{copy=bf16}(w, …), in their places
 void keep_casts(Program& program);
+
+/// Does the node make such a copy, which may be kept?
+bool casts_weight(const Graph& graph, const Node& node);
 
 }  // namespace shardrun

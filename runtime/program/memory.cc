@@ -84,15 +84,14 @@ class SlotMap {
   /// Places the slots behind the persistent part and writes every offset.
   void place(Program& program, Collectives collectives, double hold_fraction) {
     const SlotsPlaced found = place_slots(slots_, static_cast<int>(program.steps.size()));
-    SlotsPlaced held = found;
-    held.bytes += static_cast<int64_t>(hold_fraction * static_cast<double>(found.bytes));
+    const auto more = static_cast<int64_t>(hold_fraction * static_cast<double>(found.bytes));
     const bool overlap = collectives == Collectives::apart;
     bool placed = false;
     if (!program.fused.empty()) {
       const std::vector<Slot> apart = slots_for_chains();
-      placed = (overlap && hold_for_overlap(apart, held)) || place_within(apart, found);
+      placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);
     }
-    if (overlap && !placed) hold_for_overlap(slots_, held);
+    if (overlap && !placed) hold_for_overlap(slots_, found, more);
     program.arena_bytes = program.persistent_bytes + used_bytes(slots_);
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
@@ -140,9 +139,10 @@ class SlotMap {
   }
 
   /// What a collective that overlaps with kernels uses is given to no kernel before one waits for
-  /// it anyway, as far as that takes no more bytes than `most`: of several holds the longest that
-  /// does not. False: none did.
-  bool hold_for_overlap(const std::vector<Slot>& slots, const SlotsPlaced& most) {
+  /// it anyway, as far as that takes no more bytes than was found and `more`: of several holds the
+  /// longest that does not. False: none did.
+  bool hold_for_overlap(const std::vector<Slot>& slots, const SlotsPlaced& found, int64_t more) {
+    const SlotsPlaced most{found.bytes + more, found.order};
     const std::vector<int> ends = overlapped_ends(program_, holders_);
     std::vector<int> wanted;  // last steps, by slot
     for (const Slot& slot : slots) wanted.push_back(slot.last);
@@ -162,7 +162,7 @@ class SlotMap {
     }
     const int steps = static_cast<int>(ends.size());
     for (int hold = steps; hold > 0; hold /= kShorterHold) {
-      std::vector<Slot> held = lengthened(slots, wanted, hold, steps, most.bytes);
+      std::vector<Slot> held = lengthened(slots, wanted, hold, steps, more);
       if (held == slots) return false;
       if (place_within(std::move(held), most)) return true;
     }

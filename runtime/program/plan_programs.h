@@ -58,6 +58,8 @@ class MeasuredPlans {
       : graph_(graph), cluster_(cluster), traits_(traits) {}
   std::shared_ptr<PlanPrograms> of(const Plan& plan,
                                    std::shared_ptr<PlanPrograms> training = nullptr);
+  const Graph& graph() const { return graph_; }
+  const Cluster& cluster() const { return cluster_; }
 
  private:
   const Graph& graph_;

@@ -99,13 +99,12 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
                        const std::function<void(const std::string&)>& on_progress = nullptr) {
   options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate) {
     if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
-    const auto programs =
-        measures.train.of(kept_if_ample(candidate, cluster, limit, measures.train));
+    const auto programs = measures.train.of(kept_if_ample(candidate, limit, measures.train));
     return arena_use(programs->compared(limit), programs->graph());
   };
   const auto retime_as = [&, limit = options.memory_limit](const auto& keep) {
     return [&cluster, &measures, limit, keep](Plan& candidate) {
-      const auto programs = measures.train.of(keep(candidate, cluster, limit, measures.train));
+      const auto programs = measures.train.of(keep(candidate, limit, measures.train));
       retime(*programs, cluster, programs->compared_ranks(limit), candidate);
     };
   };

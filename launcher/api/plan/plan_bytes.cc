@@ -8,6 +8,7 @@
 #include "error_context.h"
 #include "exec/checkpoint/writer.h"
 #include "explain/planned_steps.h"
+#include "program/keep_casts.h"
 #include "ranks/capacity.h"
 
 namespace shardrun {
@@ -19,9 +20,16 @@ bool fits(PlanPrograms& programs, int64_t limit) {
   return limit == 0 || programs.compared(limit).arena_bytes <= limit;
 }
 
+/// May plans for this graph keep casts?
+bool casts_weights(const Graph& graph) {
+  return std::any_of(graph.nodes().begin(), graph.nodes().end(),
+                     [&](const Node& node) { return casts_weight(graph, node); });
+}
+
 /// Is there anything to keep, and memory for it in the fullest rank? Plans are the same with it,
 /// and no step is slower, so it takes what memory they leave.
 bool casts_fit(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
+  if (!casts_weights(measures.train.graph())) return false;
   Plan keeping = plan.train;
   keeping.keep_casts = true;
   if (measures.train.of(plan.train)->setup_keeping(keeping).empty()) return false;
@@ -80,6 +88,20 @@ void hold_longer(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bo
     plan.evaluation.hold_fraction =
         fraction_left(*measures.evaluation.of(plan.evaluation, train), limit, validation);
   plan.train.hold_fraction = held;
+}
+
+/// Keeps all that there is to keep on a GPU, if that is little beside the limit.
+bool keep_if_ample(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  Plan train = kept_if_ample(plan.train, limit, measures.train);
+  if (train.hold_fraction == 0) return false;
+  if (plan.with_evaluation) {
+    Plan evaluation = plan.evaluation;
+    evaluation.hold_fraction = kHoldFraction;
+    if (!fits(*measures.evaluation.of(evaluation, measures.train.of(train)), limit)) return false;
+    plan.evaluation = std::move(evaluation);
+  }
+  plan.train = std::move(train);
+  return true;
 }
 
 /// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
@@ -158,24 +180,23 @@ void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<in
   plan.seconds = slowest.step();
 }
 
-Plan kept_if_ample(const Plan& candidate, const Cluster& cluster, int64_t limit,
-                   MeasuredPlans& measured) {
-  constexpr int64_t kOfClaims = 4, kOfArena = 2;  // times as much is ample
-  if (cluster.collectives != Collectives::apart ||
-      (limit > 0 && candidate.bytes > limit / kOfClaims))
+Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured) {
+  constexpr int64_t kOfArena = 2;  // times as much is ample, as for PlanPrograms::compared_ranks
+  if (measured.cluster().collectives != Collectives::apart ||
+      (limit > 0 && candidate.bytes > limit / kOfArena))
     return candidate;
   Plan out = candidate;
-  out.keep_casts = true;
+  out.keep_casts = casts_weights(measured.graph());
   out.hold_fraction = kHoldFraction;
   return limit == 0 || measured.of(out)->compared(limit).arena_bytes <= limit / kOfArena
              ? out
              : candidate;
 }
 
-Plan kept(const Plan& candidate, const Cluster& cluster, int64_t limit, MeasuredPlans& measured) {
-  Plan out = kept_if_ample(candidate, cluster, limit, measured);
-  if (cluster.collectives != Collectives::apart || out.hold_fraction > 0) return out;
-  out.keep_casts = true;
+Plan kept(const Plan& candidate, int64_t limit, MeasuredPlans& measured) {
+  Plan out = kept_if_ample(candidate, limit, measured);
+  if (measured.cluster().collectives != Collectives::apart || out.hold_fraction > 0) return out;
+  out.keep_casts = casts_weights(measured.graph());
   if (!fits(*measured.of(out), limit)) out.keep_casts = false;
   out.hold_fraction = fraction_left(*measured.of(out), limit, kHoldFraction);
   return out;
@@ -193,12 +214,15 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
                     TrainingPlan::Impl& plan) {
   const int64_t limit = arena.bytes;
   const bool from_file = !request.plan_file.empty();
-  if (!from_file || plan.train.keep_casts) plan.train.keep_casts = casts_fit(measures, plan, limit);
-  if (!from_file || plan.train.keep_packed) {
-    plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
-    keep_packed_if_capacity(measures, plan, limit);
+  if (from_file || !keep_if_ample(measures, plan, limit)) {
+    if (!from_file || plan.train.keep_casts)
+      plan.train.keep_casts = casts_fit(measures, plan, limit);
+    if (!from_file || plan.train.keep_packed) {
+      plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
+      keep_packed_if_capacity(measures, plan, limit);
+    }
+    hold_longer(measures, plan, limit, from_file);
   }
-  hold_longer(measures, plan, limit, from_file);
   try {
     count_bytes(measures, plan, limit, from_file);
   } catch (const Error& e) {

@@ -26,9 +26,8 @@ void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<in
 /// A plan that is looked at, with what keep_what_fits will leave it: of one that fits where
 /// collectives overlap with kernels, since steps differ by it. `if_ample`: where it comes to little
 /// beside the limit (0: none), by what its field 'bytes' says of its claims, as it is otherwise.
-Plan kept(const Plan& candidate, const Cluster& cluster, int64_t limit, MeasuredPlans& measured);
-Plan kept_if_ample(const Plan& candidate, const Cluster& cluster, int64_t limit,
-                   MeasuredPlans& measured);
+Plan kept(const Plan& candidate, int64_t limit, MeasuredPlans& measured);
+Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured);
 
 /// The limit of a rank's arena.
 struct ArenaBytes {
