@@ -9,6 +9,15 @@
 
 namespace shardrun {
 
+/// For how many fractions is searched, and where there is no use.
+struct ExposedSettings {
+  int searches = 5, few_searches = 2;  // at most; the second where searches take long
+  double gained = 1e-5;      // relative: what is less better than both neighbours is one of them
+  double worthwhile = 1.01;  // times the bound: a plan that takes less is good enough
+  double solved = 1.001;  // cost over bound: of searches that come to their end, as quick ones do
+};
+inline constexpr ExposedSettings kExposed;
+
 /// A solution, by what it takes where a fraction of gradients' sums is exposed, the rest hidden
 /// behind kernels. That grows evenly with the fraction. In seconds.
 struct ExposedLine {

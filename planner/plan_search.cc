@@ -115,6 +115,11 @@ void PlanSearch::open(PlanReport& report, bool polishes, const std::vector<Solut
   loosest_ = std::move(found.solution);
 }
 
+void PlanSearch::reopen(const Solution& loosest, double lower_bound) {
+  loosest_ = loosest;
+  unlimited_bound_ = lower_bound;
+}
+
 LaidOut PlanSearch::loose() {
   smallest_.reset();
   fastest_.reset();

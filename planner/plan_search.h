@@ -52,6 +52,8 @@ class PlanSearch {
   /// Also solves as if memory were no matter. `polishes`: as in LimitedOptions; `known`: solutions
   /// of searches that differ in prices alone. Throws invalid_input where there is no plan.
   void open(PlanReport& report, bool polishes = true, const std::vector<Solution>& known = {});
+  /// The same from what open() found for these once, without solving anew.
+  void reopen(const Solution& loosest, double lower_bound);
   bool is_solved() const { return loosest_.has_value(); }
   /// What open() found.
   const Solution& loosest() const { return *loosest_; }

@@ -25,16 +25,6 @@
 namespace shardrun {
 namespace {
 
-/// Searches for fractions of sums that are exposed (planner/exposed_lines.h) at most; the second
-/// where searches take long.
-constexpr int kFractions = 5, kFewFractions = 2;
-/// Relative: what is less than that better than both neighbours is one of them.
-constexpr double kGained = 1e-5;
-/// A search for what would be less than a percent is not made.
-constexpr double kWorthwhile = 1.01;
-/// Of a search that has come to its end, as quick ones do: cost over bound.
-constexpr double kSolved = 1.001;
-
 class Planning {
  public:
   Planning(const Graph& graph, MeshTables& tables, const PlanOptions& options, RuleCache& rules,
@@ -179,6 +169,10 @@ class Planning {
   /// The same, solved as if memory were no matter, which takes longer.
   bool open(Version& version) {
     if (!pose(version) || version.search->is_solved()) return version.possible;
+    if (version.solved) {
+      version.search->reopen(version.loosest, version.report.lower_bound);
+      return true;
+    }
     PlanReport its = version.report;
     its.solve_seconds = 0;
     // Steps with something computed again are looked at within limits alone.
@@ -188,7 +182,8 @@ class Planning {
       version.proposed = version.search->proposed();
     });
     report_.solve_seconds += its.solve_seconds;
-    if (!version.possible || std::exchange(version.solved, true)) return version.possible;
+    if (!version.possible) return false;
+    version.solved = true;
     version.report = std::move(its);
     version.bound = version.report.lower_bound;
     Version& own = versions_.front();
@@ -370,17 +365,18 @@ class Planning {
     lines.add(loose_line(hidden(own)));
     const bool fits = hidden(own).search->fastest().has_value();
     const PlanReport& least = hidden(own).report;
-    const int most = least.cost > kSolved * least.lower_bound ? kFewFractions : kFractions;
+    const bool slow = least.cost > kExposed.solved * least.lower_bound;
+    const int most = slow ? kExposed.few_searches : kExposed.searches;
     for (int k = 0; k < most; ++k) {
       // No plan takes less than the search finds where no sum is exposed.
-      if (plan_->seconds <= kWorthwhile * least.lower_bound) break;
+      if (plan_->seconds <= kExposed.worthwhile * least.lower_bound) break;
       const std::optional<ExposedLines::Crossing> next = lines.next();
       if (!next) break;
       Version& between = versions_.emplace_back();
       price_as(between, own, next->exposed);
       between.known = {searched[next->left]->loosest, searched[next->right]->loosest};
       open(between);
-      if (between.report.cost >= (1 - kGained) * next->seconds) continue;
+      if (between.report.cost >= (1 - kExposed.gained) * next->seconds) continue;
       lines.add(loose_line(between));
       searched.push_back(&between);
     }
@@ -394,11 +390,6 @@ class Planning {
 
   void plan_within() {
     again_ = mesh_.size() > 1 ? series_of(*loose_, options_.planner) : series_within_limit(*loose_);
-    if (hides(loose_->plan)) {
-      Version& twin = hidden(versions_.front());
-      open(twin);
-      hiding_helps_ = twin.search->loose().plan.seconds < loose_->plan.seconds;
-    }
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
       // Where the plan that needs least does not fit, nothing else is tried.
@@ -412,6 +403,15 @@ class Planning {
     look_at(options_.memory_limit, looks_below ? quick() : thorough());
     if (!plan_ && kind_ != PlannerKind::plain_ilp) look_for_least();
     if (!plan_) refuse();
+  }
+
+  /// Is the plan that is found as if sums of gradients took no time faster, if memory is no matter?
+  bool hiding_helps() {
+    if (hiding_helps_) return *hiding_helps_;
+    Version& twin = hidden(versions_.front());
+    hiding_helps_ = hides(loose_->plan) && open(twin) &&
+                    twin.search->loose().plan.seconds < loose_->plan.seconds;
+    return *hiding_helps_;
   }
 
   /// Is the limit near the least that there can be? Then most looks would be in vain.
@@ -477,7 +477,7 @@ class Planning {
     if (is_free() && (!plan_ || (!may_recompute() && gap > kLimit.wide_gap))) {
       for (Version* known : baselines()) try_version(*known);
     }
-    if (hiding_helps_ && fastest != nullptr && may_fit(hidden(*fastest), bytes)) {
+    if (fastest != nullptr && hiding_helps() && may_fit(hidden(*fastest), bytes)) {
       PlanReport its;
       const std::optional<LaidOut> found = within(hidden(*fastest), bytes, effort, its);
       if (found) best = std::min(best, found->plan.seconds);
@@ -569,7 +569,8 @@ class Planning {
   std::deque<Version> versions_;  // the first: nothing computed again, no known parallelism
   std::optional<Series> again_;   // of the loose plan
   std::vector<Version*> baselines_;
-  bool looked_baselines_ = false, hiding_helps_ = false;
+  bool looked_baselines_ = false;
+  std::optional<bool> hiding_helps_;
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_, smallest_;
   Version* smallest_of_ = nullptr;  // whose that is
