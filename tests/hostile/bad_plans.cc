@@ -81,6 +81,9 @@ void add_fields(BadFiles& files) {
   add("seconds that do not add up", "/seconds", 3, {"field 'seconds' is 3"});
   add("less than no seconds", "/hidden_seconds", -1, {"field 'hidden_seconds' is -1"});
   add("bytes beyond 64 bits", "/bytes", 1e300, {"field 'bytes' is 1e+300"});
+  add("memory that is held for more than twice as much", "/hold_fraction", 1.5,
+      {"field 'hold_fraction' is 1.5"});
+  add("memory that is held for less", "/hold_fraction", -0.1, {"field 'hold_fraction' is -0.1"});
   add("flags that are numbers", "/keep_packed", 1, {"field 'keep_packed' has the wrong type"});
   add("a list of numbers for names", "/regathered", {1, 2}, {"field 'regathered'"});
 }

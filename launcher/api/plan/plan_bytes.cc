@@ -196,7 +196,10 @@ Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured
 Plan kept(const Plan& candidate, int64_t limit, MeasuredPlans& measured) {
   Plan out = kept_if_ample(candidate, limit, measured);
   if (measured.cluster().collectives != Collectives::apart || out.hold_fraction > 0) return out;
+  out.hold_fraction = fraction_left(*measured.of(candidate), limit, kHoldFraction);
   out.keep_casts = casts_weights(measured.graph());
+  if (!out.keep_casts || fits(*measured.of(out), limit)) return out;
+  out.hold_fraction = 0;
   if (!fits(*measured.of(out), limit)) out.keep_casts = false;
   out.hold_fraction = fraction_left(*measured.of(out), limit, kHoldFraction);
   return out;
