@@ -10,6 +10,7 @@
 #include "plan/plan.h"
 #include "planner/planner_choice.h"
 #include "planner/schedule/schedule.h"
+#include "program/memory.h"
 #include "shardrun/shardrun.h"
 
 namespace shardrun {
@@ -148,6 +149,26 @@ TEST(CriticalPath, NoKnownParallelismIsFaster) {
     for (const PlannerChoice& known : baselines_of(mesh))
       EXPECT_LE(found, seconds(to_string(known)) * (1 + 1e-9)) << to_string(known);
   }
+}
+
+/// The same plan fits by holding the memory of collectives for less long.
+TEST(CriticalPath, MemoryIsHeldForAsLongAsALimitAllows) {
+  GptModel gpt;
+  gpt.layers = 2, gpt.hidden = 768, gpt.heads = 12, gpt.context = 1024, gpt.vocab = 50257;
+  World world = World::threads(1);
+  const Model model = trained_in_bf16(world, gpt);
+  PlanRequest request;
+  request.ranks = 8, request.mesh = "2x4", request.cluster = "h100";
+  request.planner = "dp+megatron";
+  const Plan free = make_plan(world, model, request).impl().train;
+  EXPECT_EQ(free.hold_fraction, kHoldFraction);
+  request.arena_bytes = free.bytes - 1;
+  const Plan limited = make_plan(world, model, request).impl().train;
+  EXPECT_LE(limited.bytes, request.arena_bytes);
+  EXPECT_EQ(limited.nodes, free.nodes);
+  EXPECT_LT(limited.hold_fraction, kHoldFraction);
+  EXPECT_GT(limited.hold_fraction, 0);
+  EXPECT_GE(limited.seconds, free.seconds);
 }
 
 /// The search's own plans of a LLaMA of four layers hide less than the one that a descent by timed
