@@ -11,7 +11,8 @@ namespace shardrun {
 
 /// For how many fractions is searched, and where there is no use.
 struct ExposedSettings {
-  int searches = 5, few_searches = 2;  // at most; the second where searches take long
+  int searches = 5;          // at most
+  int few_searches = 2;      // the same where they take long; one more if one finds a faster plan
   double gained = 1e-5;      // relative: what is less better than both neighbours is one of them
   double worthwhile = 1.01;  // times the bound: a plan that takes less is good enough
   double solved = 1.001;  // cost over bound: of searches that come to their end, as quick ones do

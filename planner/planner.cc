@@ -366,7 +366,7 @@ class Planning {
     const bool fits = hidden(own).search->fastest().has_value();
     const PlanReport& least = hidden(own).report;
     const bool slow = least.cost > kExposed.solved * least.lower_bound;
-    const int most = slow ? kExposed.few_searches : kExposed.searches;
+    int most = slow ? kExposed.few_searches : kExposed.searches;
     for (int k = 0; k < most; ++k) {
       // No plan takes less than the search finds where no sum is exposed.
       if (plan_->seconds <= kExposed.worthwhile * least.lower_bound) break;
@@ -377,8 +377,10 @@ class Planning {
       between.known = {searched[next->left]->loosest, searched[next->right]->loosest};
       open(between);
       if (between.report.cost >= (1 - kExposed.gained) * next->seconds) continue;
+      const double before = lines.least_step();
       lines.add(loose_line(between));
       searched.push_back(&between);
+      if (slow && lines.least_step() < before) most = kExposed.few_searches + 1;
     }
     PlanReport its;
     Version& fastest = *searched[lines.fastest()];
