@@ -33,8 +33,8 @@ struct Plan {
   bool keep_casts = false;
   /// It keeps them in the layouts that kernels read, too (runtime/program/keep_packed.h).
   bool keep_packed = false;
-  /// Memory that collectives use while kernels run is given to kernels later than need be, for so
-  /// much more than the temporary bytes that are needed (runtime/program/memory.h). 0 to 1.
+  /// Memory of collectives that overlap with kernels is held longer, for up to this fraction more
+  /// of temporary bytes (runtime/program/memory.h). 0 to 1.
   double hold_fraction = 0;
   std::string planner;      // which planner made it
   uint64_t model_hash = 0;  // structural hash of the Graph it is for

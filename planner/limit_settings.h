@@ -14,7 +14,8 @@ struct LimitSettings {
   int most_idle = 2;            // numbers in a row without a gain: the last
   double slower = 1.03;         // times the best step: a plan that takes more is the last, and
                                 // steps whose bound is above are not looked at
-  double kept_gain = 1.03;      // times a step: what memory that is left can save of it
+  double kept_gain = 1.05;      // times the best step: a plan that takes more is not
+                                // made faster by what is kept of it
   double seconds_divisor = 10;  // of the search's seconds, one in so many for each number
   double target_gap = 5e-3;     // relative to the best: there a search ends, for exact times differ
                                 // from costs by more

@@ -2,6 +2,7 @@
 #include "planner/near_solutions.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -58,8 +59,8 @@ class Neighbours {
  private:
   /// Sweeps until the bound, which is returned, stalls.
   static double settle(FactoredBound& bound, int sweeps) {
-    double least = -kInfeasible;
-    for (int k = 0; k < sweeps; ++k) {
+    double least = bound.sweep(false);
+    for (int k = 1; k < sweeps; ++k) {
       const double value = bound.sweep(false);
       if (value <= least + kGained * std::abs(least)) break;
       least = value;

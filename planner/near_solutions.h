@@ -16,10 +16,10 @@ struct NearOptions {
   double seconds = 0.3;    // of work (planner/solver/deadline.h)
 };
 
-/// For some choices that `cheapest` does not make the cheapest solutions that are found with them:
-/// of the nodes that cost most first. What one of them chooses is not tried again. A move of many
-/// nodes at once is found so, that no descent from node to node makes. Memory is no matter here.
-/// Deterministic.
+/// Choices that `cheapest` does not make are tried, those of the nodes that cost most first. Of
+/// each the cheapest solution that is found with it, if it is near. What one of them chooses is not
+/// tried again. So many nodes change at once, as no descent from node to node does. Memory is no
+/// matter here. Deterministic.
 std::vector<Solution> near_solutions(const FactoredProblem& problem, const Solution& cheapest,
                                      const NearOptions& options = {});
 

@@ -123,7 +123,6 @@ void PlanSearch::reopen(const Solution& loosest, double lower_bound) {
 LaidOut PlanSearch::loose() {
   smallest_.reset();
   fastest_.reset();
-  missed_ = false;
   ArenaUse use;
   const std::optional<LaidOut> fits = fitting(*loosest_, options_.memory_limit, 1, use);
   if (fits) return *fits;
@@ -152,16 +151,19 @@ std::vector<Solution> PlanSearch::likely_near(const Solution& solution, StepTime
 bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
-  missed_ = false;
   const FactoredProblem& problem = joint_->problem;
-  bool shorter = false;
+  std::optional<LaidOut> shortest;
+  missed_ = false;
   const auto is_shorter = [&](const Solution& one) {
     ArenaUse use;
-    const std::optional<LaidOut> fits = fitting(one, options_.memory_limit, 1, use);
+    std::optional<LaidOut> fits = fitting(one, options_.memory_limit, 1, use);
+    missed_ = missed_ || !fits;
+    if (fits && options_.retime_kept) options_.retime_kept(fits->plan);
     if (!fits || fits->plan.seconds >= seconds) return false;
     seconds = fits->plan.seconds;
     report.cost = raw_cost(problem, one);
-    return shorter = true;
+    shortest = std::move(fits);
+    return true;
   };
   StepTimes times(*posed_);
   Solution start = solution;
@@ -174,7 +176,8 @@ bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& r
       problem, step, start, kFitting.timed_nodes / static_cast<int64_t>(graph_.nodes().size()));
   if (found != start) (void)is_shorter(found);
   report.solver = "descent";
-  return shorter;
+  fastest_ = std::move(shortest);
+  return fastest_.has_value();
 }
 
 SearchSpace PlanSearch::prepare(PlanReport& report) {
@@ -414,7 +417,6 @@ LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use)
   const int64_t limit = options_.memory_limit;
   const bool fits = limit <= 0 || plan.bytes <= limit;
   if (options_.retime && fits) options_.retime(plan);  // what does not fit is not taken
-  missed_ = missed_ || !fits;
   if (!smallest_ || plan.bytes < smallest_->plan.bytes) smallest_ = out;
   if (fits && (!fastest_ || plan.seconds < fastest_->plan.seconds)) fastest_ = out;
   return out;
@@ -507,7 +509,6 @@ LimitedResult PlanSearch::solve_round(LimitedSearch& search, const std::vector<i
 std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, PlanReport& report) {
   smallest_.reset();
   fastest_.reset();
-  missed_ = false;
   FactoredProblem& problem = joint_->problem;
   const std::vector<FactoredProblem::Edge> allowed = problem.edges;
   const Deadline end(effort.seconds, method() == LimitedOptions::Method::plain

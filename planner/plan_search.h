@@ -66,7 +66,8 @@ class PlanSearch {
   /// From a solution of this search, or one that differs in prices alone, whose plan's step takes
   /// `seconds`: looks for a shorter one, where collectives run while kernels do. Lays out what is
   /// near it (planner/near_solutions.h), and what a descent from the fastest comes to
-  /// (planner/step_descent.h). False if none is shorter. Sets the report's cost and solver.
+  /// (planner/step_descent.h). Times are those with what is kept (PlanOptions::retime_kept). False
+  /// if none is shorter; else fastest() is the shortest. Sets the report's cost and solver.
   bool shorten(const Solution& solution, double seconds, PlanReport& report);
   /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on
   /// these and the effort alone, not on earlier calls.
@@ -83,7 +84,7 @@ class PlanSearch {
   /// fits the options' limit.
   const std::optional<LaidOut>& smallest() const { return smallest_; }
   const std::optional<LaidOut>& fastest() const { return fastest_; }
-  /// Was one of them larger?
+  /// Was something that shorten() laid out larger than the limit?
   bool missed() const { return missed_; }
   /// No plan's claims come to less at their fullest time.
   int64_t least_claims() const { return least_claims_; }

@@ -385,7 +385,7 @@ class Planning {
     PlanReport its;
     Version& fastest = *searched[lines.fastest()];
     pose(fastest);
-    if (fastest.search->shorten(fastest.loosest, lines.least_step(), its)) take(fastest, its);
+    if (fastest.search->shorten(fastest.loosest, plan_->seconds, its)) take(fastest, its);
     if (fastest.search->missed()) return plan_within();
     if (!fits) within(hidden(own), options_.memory_limit, thorough(), its);
   }

@@ -35,8 +35,8 @@ bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& 
 int64_t used_bytes(const std::vector<Slot>& slots);
 
 /// Slots that are held longer: each up to its step of `wanted`, by at most `hold` steps. All grow
-/// by a step at a time; where a step would hold more bytes than the fullest of all and these, a
-/// slot ends before it.
+/// by a step at a time; where a step would hold `more_bytes` beyond the fullest of all, a slot
+/// ends before it.
 std::vector<Slot> lengthened(const std::vector<Slot>& slots, const std::vector<int>& wanted,
                              int hold, int steps, int64_t more_bytes);
 

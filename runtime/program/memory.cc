@@ -92,7 +92,7 @@ class SlotMap {
       placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);
     }
     if (overlap && !placed) hold_for_overlap(slots_, found, more);
-    program.arena_bytes = program.persistent_bytes + used_bytes(slots_);
+    program.arena_bytes = program.persistent_bytes + std::max(found.bytes, used_bytes(slots_));
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
     };

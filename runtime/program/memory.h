@@ -9,8 +9,7 @@
 
 namespace shardrun {
 
-/// Hardly any kernel waits for memory of collectives where they are held for so much more
-/// (docs/results/planning.md).
+/// What is spent where there is memory (docs/results/planning.md).
 inline constexpr double kHoldFraction = 0.1;
 
 /// What the backend needs for a step.

@@ -109,7 +109,7 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
     };
   };
   options.retime = retime_as(kept_if_ample);
-  options.retime_kept = retime_as(kept);
+  if (cluster.collectives == Collectives::apart) options.retime_kept = retime_as(kept);
   return options;
 }
 

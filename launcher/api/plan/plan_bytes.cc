@@ -62,8 +62,9 @@ void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64
   if (validation) plan.evaluation = std::move(evaluation);
 }
 
-/// Of what temporary buffers take on the fullest rank, how much there is besides, at most.
-double fraction_left(PlanPrograms& programs, int64_t limit, double left) {
+/// The limit's free bytes as a fraction of the temporary ones, at most `most`.
+double fraction_left(PlanPrograms& programs, int64_t limit, double most) {
+  double left = most;
   for (int64_t rank : programs.compared_ranks(limit)) {
     const Program& program = programs.of_rank(rank);
     const int64_t temporary = program.arena_bytes - program.persistent_bytes;
@@ -74,20 +75,28 @@ double fraction_left(PlanPrograms& programs, int64_t limit, double left) {
   return std::max(0.0, left);
 }
 
-/// Holds what collectives use while kernels run for longer, as far as there is memory for that.
-void hold_longer(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bool from_file) {
+/// Holds memory of collectives longer, at most for these fractions, and as far as there is memory.
+void hold_longer(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, double training,
+                 double validation) {
   if (plan.cluster.collectives != Collectives::apart) return;
-  const auto most = [&](Plan& part) {
-    const double asked = std::exchange(part.hold_fraction, 0);
-    return from_file ? asked : kHoldFraction;
-  };
-  const double training = most(plan.train), validation = most(plan.evaluation);
   const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
   const double held = fraction_left(*train, limit, training);
   if (plan.with_evaluation)
     plan.evaluation.hold_fraction =
         fraction_left(*measures.evaluation.of(plan.evaluation, train), limit, validation);
   plan.train.hold_fraction = held;
+}
+
+/// Gives that up where some rank does not fit with it.
+void drop_held(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
+  const auto fits_on_all = [&](PlanPrograms& programs) {
+    return limit == 0 || programs.fullest().arena_bytes <= limit;
+  };
+  if (plan.train.hold_fraction > 0 && !fits_on_all(*measures.train.of(plan.train)))
+    plan.train.hold_fraction = 0;
+  if (plan.evaluation.hold_fraction > 0 &&
+      !fits_on_all(*measures.evaluation.of(plan.evaluation, measures.train.of(plan.train))))
+    plan.evaluation.hold_fraction = 0;
 }
 
 /// Keeps all that there is to keep on a GPU, if that is little beside the limit.
@@ -182,7 +191,8 @@ void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<in
 
 Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured) {
   constexpr int64_t kOfArena = 2;  // times as much is ample, as for PlanPrograms::compared_ranks
-  if (measured.cluster().collectives != Collectives::apart ||
+  const Cluster& cluster = measured.cluster();
+  if (cluster.collectives != Collectives::apart || cluster.oversubscribes ||
       (limit > 0 && candidate.bytes > limit / kOfArena))
     return candidate;
   Plan out = candidate;
@@ -217,6 +227,11 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
                     TrainingPlan::Impl& plan) {
   const int64_t limit = arena.bytes;
   const bool from_file = !request.plan_file.empty();
+  const auto most = [&](Plan& part) {
+    const double asked = std::exchange(part.hold_fraction, 0);
+    return from_file ? asked : kHoldFraction;
+  };
+  const double training = most(plan.train), validation = most(plan.evaluation);
   if (from_file || !keep_if_ample(measures, plan, limit)) {
     if (!from_file || plan.train.keep_casts)
       plan.train.keep_casts = casts_fit(measures, plan, limit);
@@ -224,8 +239,9 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
       plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
       keep_packed_if_capacity(measures, plan, limit);
     }
-    hold_longer(measures, plan, limit, from_file);
+    hold_longer(measures, plan, limit, training, validation);
   }
+  drop_held(measures, plan, limit);
   try {
     count_bytes(measures, plan, limit, from_file);
   } catch (const Error& e) {

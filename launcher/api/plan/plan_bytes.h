@@ -23,9 +23,9 @@ struct Measures {
 void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
             Plan& plan);
 
-/// A plan that is looked at, with what keep_what_fits will leave it: of one that fits where
-/// collectives overlap with kernels, since steps differ by it. `if_ample`: where it comes to little
-/// beside the limit (0: none), by what its field 'bytes' says of its claims, as it is otherwise.
+/// kept: a plan that fits, with about what keep_what_fits will keep of it on a GPU, since its time
+/// differs by that. kept_if_ample: the same where it takes at most half of the limit (0: none),
+/// else the plan as it is. Reads `bytes`, which may be those of claims.
 Plan kept(const Plan& candidate, int64_t limit, MeasuredPlans& measured);
 Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured);
 
@@ -40,9 +40,9 @@ struct ArenaBytes {
   Error refusal(const Error& e, int64_t needed) const;
 };
 
-/// Decides on casts, packed weights and copies for checkpoints, sets the times of a new plan with
-/// these, and counts the bytes of each rank, of a plan from a file anew. Throws out_of_memory where
-/// a rank needs more.
+/// Decides on casts, packed weights, held memory and copies for checkpoints, sets the times of a
+/// new plan with these, and counts the bytes of each rank, of a plan from a file anew. Throws
+/// out_of_memory where a rank needs more.
 void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measures& measures,
                     TrainingPlan::Impl& plan);
 
