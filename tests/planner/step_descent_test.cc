@@ -61,7 +61,8 @@ TEST(StepTimes, ACollectiveRunsWhileKernelsDo) {
 TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
   Graph graph;
   const TensorType type{DType::f32, {1 << 20}};
-  const ValueId held = graph.add_persistent("w", type, Role::parameter, {}), next = graph.add("relu", {held}, {}, "next");
+  const ValueId held = graph.add_persistent("w", type, Role::parameter, {}),
+                next = graph.add("relu", {held}, {}, "next");
   graph.updates[held] = next;
   const Mesh mesh = Mesh::parse("2");
   const Cluster cluster;
@@ -69,9 +70,8 @@ TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
   const Sharding whole = Sharding::replicated(1);
   Sharding cut = whole;
   cut.dims[0] = {0};
-  const double kernel = 1,
-               gather = times.seconds(times.number_of(type), times.number_of(cut),
-                                      times.number_of(whole));
+  const double kernel = 1, gather = times.seconds(times.number_of(type), times.number_of(cut),
+                                                  times.number_of(whole));
   ASSERT_GT(gather, 0);
   const Folding folding = fold(graph, {});
   SearchSpace space;

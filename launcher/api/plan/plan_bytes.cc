@@ -26,8 +26,8 @@ bool casts_weights(const Graph& graph) {
                      [&](const Node& node) { return casts_weight(graph, node); });
 }
 
-/// Is there anything to keep, and memory for it in the fullest rank? Plans are the same with it,
-/// and no step is slower, so it takes what memory they leave.
+/// Is there anything to keep, and memory for it in the fullest rank? Plans are the same with it, so
+/// it takes what memory they leave.
 bool casts_fit(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
   if (!casts_weights(measures.train.graph())) return false;
   Plan keeping = plan.train;

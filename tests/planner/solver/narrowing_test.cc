@@ -78,19 +78,23 @@ TEST(FactoredBound, NeverExceedsTheOptimum) {
 }
 
 // A solution that takes strategy a of node i costs at least the bound and a's slack.
+void expect_slacks_hold(const FactoredBound& bound, const FactoredProblem& problem) {
+  for (size_t i = 0; i < problem.nodes.size(); ++i) {
+    for (size_t a = 0; a < problem.nodes[i].cost.size(); ++a) {
+      Kept kept = all_kept(problem);
+      kept[i] = {static_cast<int>(a)};
+      EXPECT_LE(bound.bound_before_sweep() + bound.slack(static_cast<int>(i))[a],
+                optimum(restricted(problem, kept)) + 1e-6);
+    }
+  }
+}
+
 TEST(FactoredBound, SlacksHold) {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     const FactoredProblem problem = random_problem(9, seed);
     FactoredBound bound(problem);
     for (int sweep = 0; sweep < 10; ++sweep) bound.sweep();
-    for (size_t i = 0; i < problem.nodes.size(); ++i) {
-      for (size_t a = 0; a < problem.nodes[i].cost.size(); ++a) {
-        Kept kept = all_kept(problem);
-        kept[i] = {static_cast<int>(a)};
-        EXPECT_LE(bound.bound_before_sweep() + bound.slack(static_cast<int>(i))[a],
-                  optimum(restricted(problem, kept)) + 1e-6);
-      }
-    }
+    expect_slacks_hold(bound, problem);
   }
 }
 
@@ -110,14 +114,7 @@ TEST(FactoredBound, SlacksHoldWithAddedCosts) {
     bound.sweep();
     EXPECT_GT(bound.bound_before_sweep(), 0) << "seed " << seed;
     EXPECT_GE(raw_cost(problem, bound.decoded()), optimum(problem) - 1e-6);
-    for (size_t i = 0; i < problem.nodes.size(); ++i) {
-      for (size_t a = 0; a < problem.nodes[i].cost.size(); ++a) {
-        Kept kept = all_kept(problem);
-        kept[i] = {static_cast<int>(a)};
-        EXPECT_LE(bound.bound_before_sweep() + bound.slack(static_cast<int>(i))[a],
-                  optimum(restricted(problem, kept)) + 1e-6);
-      }
-    }
+    expect_slacks_hold(bound, problem);
   }
 }
 
