@@ -30,7 +30,8 @@ class Neighbours {
         options_(options),
         most_(raw_cost(problem, cheapest_) * (1 + options.spare)),
         end_(options.seconds, Deadline::Clock::work),
-        bound_(problem) {
+        bound_(problem),
+        own_(bound_) {
     for (const FactoredProblem::Node& node : problem.nodes)
       seen_.emplace_back(node.cost.size(), false);
   }
@@ -57,10 +58,10 @@ class Neighbours {
   }
 
  private:
-  /// Sweeps until the bound, which is returned, stalls.
-  static double settle(FactoredBound& bound, int sweeps) {
+  /// Sweeps until the bound, which is returned, stalls or exceeds `most`.
+  static double settle(FactoredBound& bound, int sweeps, double most = kInfeasible) {
     double least = bound.sweep(false);
-    for (int k = 1; k < sweeps; ++k) {
+    for (int k = 1; k < sweeps && least <= most; ++k) {
       const double value = bound.sweep(false);
       if (value <= least + kGained * std::abs(least)) break;
       least = value;
@@ -96,12 +97,12 @@ class Neighbours {
     return out;
   }
 
-  double bound_with(size_t node, size_t choice) const {
+  double bound_with(size_t node, size_t choice) {
     std::vector<double> price(problem_.nodes[node].cost.size(), kForbidding * most_);
     price[choice] = 0;
-    FactoredBound own = bound_;
-    own.add_cost(static_cast<int>(node), price);
-    return settle(own, kOwnSweeps);
+    own_ = bound_;
+    own_.add_cost(static_cast<int>(node), price);
+    return settle(own_, kOwnSweeps, most_);
   }
 
   std::optional<Solution> cheapest_with(size_t node, size_t choice) const {
@@ -121,7 +122,7 @@ class Neighbours {
   const NearOptions& options_;
   const double most_;  // a near solution's cost
   const Deadline end_;
-  FactoredBound bound_;
+  FactoredBound bound_, own_;  // of all choices, and with one made
   std::vector<std::vector<bool>> seen_;  // by node and choice: in a solution, or tried
 };
 

@@ -136,7 +136,8 @@ LaidOut PlanSearch::loose() {
 std::vector<Solution> PlanSearch::likely_near(const Solution& solution, StepTimes& times) const {
   const int64_t most = std::min(
       kFitting.most_likely, kFitting.laid_out_nodes / static_cast<int64_t>(graph_.nodes().size()));
-  if (most == 0) return {};
+  const double cost = raw_cost(joint_->problem, solution);
+  if (most == 0 || cost > (1 + NearOptions().most_gap) * unlimited_bound_) return {};
   std::vector<Solution> all = near_solutions(joint_->problem, solution);
   std::map<double, Solution*> by_time;
   for (Solution& one : all) by_time.try_emplace(times.seconds(one), &one);

@@ -112,9 +112,13 @@ std::vector<int> sorted(const std::vector<Slot>& slots, SlotOrder order) {
 
 }  // namespace
 
-SlotsPlaced place_slots(std::vector<Slot>& slots, int steps) {
+int64_t most_alive(const std::vector<Slot>& slots, int steps) {
   const std::vector<int64_t> alive = bytes_alive(slots, steps);
-  const int64_t fullest = *std::max_element(alive.begin(), alive.end());
+  return *std::max_element(alive.begin(), alive.end());
+}
+
+SlotsPlaced place_slots(std::vector<Slot>& slots, int steps) {
+  const int64_t fullest = most_alive(slots, steps);
   SlotsPlaced best{std::numeric_limits<int64_t>::max(), {}};
   std::vector<Slot> tried = slots;
   for (const SlotOrder order : {SlotOrder::bytes, SlotOrder::bytes_and_time, SlotOrder::time}) {
@@ -128,8 +132,7 @@ SlotsPlaced place_slots(std::vector<Slot>& slots, int steps) {
 }
 
 bool place_slots_within(std::vector<Slot>& slots, int steps, const SlotsPlaced& in) {
-  const std::vector<int64_t> alive = bytes_alive(slots, steps);
-  return *std::max_element(alive.begin(), alive.end()) <= in.bytes &&
+  return most_alive(slots, steps) <= in.bytes &&
          best_fit(slots, sorted(slots, in.order), in.bytes) <= in.bytes;
 }
 

@@ -22,6 +22,9 @@ struct SlotsPlaced {
   SlotOrder order = SlotOrder::bytes;
 };
 
+/// Bytes of the slots that are alive at once, at the fullest step: no placing takes less.
+int64_t most_alive(const std::vector<Slot>& slots, int steps);
+
 /// Gives every slot its offset, so that none overlaps another one alive with it. The best of all
 /// orders: largest first is good on the whole, but a long-lived small buffer placed late can leave
 /// a hole.

@@ -83,16 +83,14 @@ class SlotMap {
 
   /// Places the slots behind the persistent part and writes every offset.
   void place(Program& program, Collectives collectives, double hold_fraction) {
-    const SlotsPlaced found = place_slots(slots_, static_cast<int>(program.steps.size()));
-    const auto more = static_cast<int64_t>(hold_fraction * static_cast<double>(found.bytes));
+    const std::vector<Slot> apart = program.fused.empty() ? slots_ : slots_for_chains();
     const bool overlap = collectives == Collectives::apart;
-    bool placed = false;
-    if (!program.fused.empty()) {
-      const std::vector<Slot> apart = slots_for_chains();
-      placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);
-    }
-    if (overlap && !placed) hold_for_overlap(slots_, found, more);
-    program.arena_bytes = program.persistent_bytes + std::max(found.bytes, used_bytes(slots_));
+    const int64_t fullest = most_alive(slots_, steps());
+    const auto more = static_cast<int64_t>(hold_fraction * static_cast<double>(fullest));
+    // Where there are bytes to spend, the first order is most often good enough.
+    const bool held = overlap && more > 0 && hold_for_overlap(apart, {fullest}, more);
+    if (!held) place_tightly(apart, overlap, more);
+    program.arena_bytes = program.persistent_bytes + used_bytes(slots_);
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
     };
@@ -130,10 +128,20 @@ class SlotMap {
     return slots;
   }
 
+  /// The fewest bytes that an order comes to. As far as they suffice, chains stay whole and
+  /// collectives' memory is held longer, that with so many bytes `more`.
+  void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more) {
+    const SlotsPlaced found = place_slots(slots_, steps());
+    bool placed = false;
+    if (!program_.fused.empty())
+      placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);
+    if (overlap && !placed) hold_for_overlap(slots_, found, more);
+  }
+
   /// Takes the slots, which are held longer, as far as they come to no more bytes than was found.
   /// The order that was best for the shorter ones is: no other was seen to do where it did not.
   bool place_within(std::vector<Slot> slots, const SlotsPlaced& found) {
-    if (!place_slots_within(slots, static_cast<int>(program_.steps.size()), found)) return false;
+    if (!place_slots_within(slots, steps(), found)) return false;
     slots_ = std::move(slots);
     return true;
   }
@@ -160,14 +168,15 @@ class SlotMap {
           want(slot_of_[static_cast<size_t>(holders_[static_cast<size_t>(b)])], at, ends[s]);
       }
     }
-    const int steps = static_cast<int>(ends.size());
-    for (int hold = steps; hold > 0; hold /= kShorterHold) {
-      std::vector<Slot> held = lengthened(slots, wanted, hold, steps, more);
+    for (int hold = steps(); hold > 0; hold /= kShorterHold) {
+      std::vector<Slot> held = lengthened(slots, wanted, hold, steps(), more);
       if (held == slots) return false;
       if (place_within(std::move(held), most)) return true;
     }
     return false;
   }
+
+  int steps() const { return static_cast<int>(program_.steps.size()); }
 
   BufferId operand_of(const Step& step, std::pair<int, int> pair) const {
     return holders_[static_cast<size_t>(step.in[static_cast<size_t>(pair.second)])];

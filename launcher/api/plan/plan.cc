@@ -102,14 +102,18 @@ PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& me
     const auto programs = measures.train.of(kept_if_ample(candidate, limit, measures.train));
     return arena_use(programs->compared(limit), programs->graph());
   };
-  const auto retime_as = [&, limit = options.memory_limit](const auto& keep) {
-    return [&cluster, &measures, limit, keep](Plan& candidate) {
-      const auto programs = measures.train.of(keep(candidate, limit, measures.train));
-      retime(*programs, cluster, programs->compared_ranks(limit), candidate);
-    };
+  const auto retime_as = [&, limit = options.memory_limit](const Plan& kept, Plan& candidate) {
+    const auto programs = measures.train.of(kept);
+    retime(*programs, cluster, programs->compared_ranks(limit), candidate);
   };
-  options.retime = retime_as(kept_if_ample);
-  if (cluster.collectives == Collectives::apart) options.retime_kept = retime_as(kept);
+  options.retime = [&, retime_as, limit = options.memory_limit](Plan& candidate) {
+    retime_as(kept_if_ample(candidate, limit, measures.train), candidate);
+  };
+  if (cluster.collectives == Collectives::apart) {
+    options.retime_kept = [&, retime_as, limit = options.memory_limit](Plan& candidate) {
+      retime_as(kept(candidate, limit, measures.train), candidate);
+    };
+  }
   return options;
 }
 
@@ -160,12 +164,16 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   if (asks_for_tactics(options.planner.kind)) evaluation.planner = {};
   evaluation.pinned = persistent_shardings(model.train, out.train);
   // Weights and the optimizer's state stay while it runs.
+  const std::shared_ptr<PlanPrograms> train =
+      measures.train.of(kept_if_ample(out.train, limit, measures.train));
+  const auto programs_of = [&](const Plan& plan) {
+    return measures.evaluation.of(kept_if_ample(plan, limit, measures.evaluation, train), train);
+  };
   evaluation.arena_use = [&](const Plan& plan) {
-    const auto programs = measures.evaluation.of(plan, measures.train.of(out.train));
-    return arena_use(programs->compared(limit), model.evaluation);
+    return arena_use(programs_of(plan)->compared(limit), model.evaluation);
   };
   evaluation.retime = [&](Plan& plan) {
-    const auto programs = measures.evaluation.of(plan, measures.train.of(out.train));
+    const auto programs = programs_of(plan);
     retime(*programs, out.cluster, programs->compared_ranks(limit), plan);
   };
   evaluation.retime_kept = nullptr;

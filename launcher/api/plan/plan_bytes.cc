@@ -26,40 +26,27 @@ bool casts_weights(const Graph& graph) {
                      [&](const Node& node) { return casts_weight(graph, node); });
 }
 
-/// Is there anything to keep, and memory for it in the fullest rank? Plans are the same with it, so
-/// it takes what memory they leave.
-bool casts_fit(Measures& measures, const TrainingPlan::Impl& plan, int64_t limit) {
-  if (!casts_weights(measures.train.graph())) return false;
-  Plan keeping = plan.train;
-  keeping.keep_casts = true;
-  if (measures.train.of(plan.train)->setup_keeping(keeping).empty()) return false;
-  const std::shared_ptr<PlanPrograms> train = measures.train.of(keeping);
-  return fits(*train, limit) &&
-         (!plan.with_evaluation || fits(*measures.evaluation.of(plan.evaluation, train), limit));
-}
-
 bool packs(const std::vector<Step>& setup) {
   return std::any_of(setup.begin(), setup.end(),
                      [](const Step& step) { return step.node.op == "pack_weights"; });
 }
 
-/// The same of weights in kernels' own layouts, which those of processors have. Validation, which
-/// updates none, then keeps bf16 copies, too, to lay these out.
-void keep_packed_if_capacity(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
-  if (!plan.cluster.oversubscribes) return;  // of GPUs
-  Plan train = plan.train, evaluation = plan.evaluation;
-  train.keep_packed = evaluation.keep_packed = evaluation.keep_casts = true;
-  const std::shared_ptr<PlanPrograms> bare = measures.train.of(plan.train);
-  if (!packs(bare->setup_keeping(train)) &&
-      !(plan.with_evaluation &&
-        packs(measures.evaluation.of(plan.evaluation, bare)->setup_keeping(evaluation))))
-    return;
-  const std::shared_ptr<PlanPrograms> training = measures.train.of(train);
-  const std::shared_ptr<PlanPrograms> validation =
-      plan.with_evaluation ? measures.evaluation.of(evaluation, training) : nullptr;
-  if (!fits(*training, limit) || (validation && !fits(*validation, limit))) return;
-  plan.train = std::move(train);
-  if (validation) plan.evaluation = std::move(evaluation);
+/// All that there is to keep of a plan. Weights in kernels' own layouts are of processors; to lay
+/// these out, validation keeps their bf16 copies, too. `training`: null if it is the training step.
+Plan keeping_all(const Plan& plan, MeasuredPlans& measured,
+                 const std::shared_ptr<PlanPrograms>& training) {
+  const Cluster& cluster = measured.cluster();
+  Plan out = plan;
+  out.hold_fraction = cluster.collectives == Collectives::apart ? kHoldFraction : 0;
+  out.keep_casts = !training && casts_weights(measured.graph());
+  out.keep_packed = false;
+  if (!cluster.oversubscribes) return out;
+  Plan packing = plan;
+  packing.keep_casts = packing.keep_packed = true;
+  const std::vector<Step> setup = measured.of(plan, training)->setup_keeping(packing);
+  out.keep_packed = packs(setup);
+  out.keep_casts = training ? out.keep_packed : out.keep_casts && !setup.empty();
+  return out;
 }
 
 /// The limit's free bytes as a fraction of the temporary ones, at most `most`.
@@ -75,16 +62,43 @@ double fraction_left(PlanPrograms& programs, int64_t limit, double most) {
   return std::max(0.0, left);
 }
 
-/// Holds memory of collectives longer, at most for these fractions, and as far as there is memory.
-void hold_longer(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, double training,
-                 double validation) {
-  if (plan.cluster.collectives != Collectives::apart) return;
-  const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
-  const double held = fraction_left(*train, limit, training);
-  if (plan.with_evaluation)
-    plan.evaluation.hold_fraction =
-        fraction_left(*measures.evaluation.of(plan.evaluation, train), limit, validation);
-  plan.train.hold_fraction = held;
+/// Of all that a plan would keep what fits: casts come before packed weights, and these before
+/// memory that is held longer, which may be held for a part of its fraction.
+Plan kept(const Plan& plan, int64_t limit, MeasuredPlans& measured,
+          const std::shared_ptr<PlanPrograms>& training) {
+  const auto fitting = [&](const Plan& p) { return fits(*measured.of(p, training), limit); };
+  Plan out = plan;
+  if (fitting(out)) return out;
+  out.hold_fraction = 0;
+  if (out.keep_packed && !fitting(out)) {
+    out.keep_packed = false;
+    if (training) out.keep_casts = false;
+  }
+  if (out.keep_casts && !fitting(out)) out.keep_casts = false;
+  if (plan.hold_fraction > 0) {
+    out.hold_fraction = fraction_left(*measured.of(out, training), limit, plan.hold_fraction);
+  }
+  return out;
+}
+
+/// Sets what both parts of a plan keep. `from_file`: no more than the file says.
+void keep(Measures& measures, TrainingPlan::Impl& plan, int64_t limit, bool from_file) {
+  const auto all = [&](const Plan& part, MeasuredPlans& measured, const auto& training) {
+    return from_file ? part : keeping_all(part, measured, training);
+  };
+  const std::shared_ptr<PlanPrograms> none;
+  plan.train = kept(all(plan.train, measures.train, none), limit, measures.train, none);
+  if (!plan.with_evaluation) return;
+  const Plan bare = plan.evaluation;
+  const auto keep_evaluation = [&] {
+    const std::shared_ptr<PlanPrograms> train = measures.train.of(plan.train);
+    plan.evaluation =
+        kept(all(bare, measures.evaluation, train), limit, measures.evaluation, train);
+    return fits(*measures.evaluation.of(plan.evaluation, train), limit);
+  };
+  if (keep_evaluation()) return;
+  plan.train.keep_casts = plan.train.keep_packed = false;
+  keep_evaluation();
 }
 
 /// Gives that up where some rank does not fit with it.
@@ -97,20 +111,6 @@ void drop_held(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
   if (plan.evaluation.hold_fraction > 0 &&
       !fits_on_all(*measures.evaluation.of(plan.evaluation, measures.train.of(plan.train))))
     plan.evaluation.hold_fraction = 0;
-}
-
-/// Keeps all that there is to keep on a GPU, if that is little beside the limit.
-bool keep_if_ample(Measures& measures, TrainingPlan::Impl& plan, int64_t limit) {
-  Plan train = kept_if_ample(plan.train, limit, measures.train);
-  if (train.hold_fraction == 0) return false;
-  if (plan.with_evaluation) {
-    Plan evaluation = plan.evaluation;
-    evaluation.hold_fraction = kHoldFraction;
-    if (!fits(*measures.evaluation.of(evaluation, measures.train.of(train)), limit)) return false;
-    plan.evaluation = std::move(evaluation);
-  }
-  plan.train = std::move(train);
-  return true;
 }
 
 /// What a file says of a part of a plan was laid out on some machine. Workspaces depend on its
@@ -189,30 +189,21 @@ void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<in
   plan.seconds = slowest.step();
 }
 
-Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured) {
+Plan kept_if_ample(const Plan& plan, int64_t limit, MeasuredPlans& measured,
+                   const std::shared_ptr<PlanPrograms>& training) {
   constexpr int64_t kOfArena = 2;  // times as much is ample, as for PlanPrograms::compared_ranks
   const Cluster& cluster = measured.cluster();
   if (cluster.collectives != Collectives::apart || cluster.oversubscribes ||
-      (limit > 0 && candidate.bytes > limit / kOfArena))
-    return candidate;
-  Plan out = candidate;
-  out.keep_casts = casts_weights(measured.graph());
-  out.hold_fraction = kHoldFraction;
-  return limit == 0 || measured.of(out)->compared(limit).arena_bytes <= limit / kOfArena
-             ? out
-             : candidate;
+      (limit > 0 && plan.bytes > limit / kOfArena))
+    return plan;
+  Plan all = keeping_all(plan, measured, training);
+  return limit == 0 || measured.of(all, training)->compared(limit).arena_bytes <= limit / kOfArena
+             ? all
+             : plan;
 }
 
-Plan kept(const Plan& candidate, int64_t limit, MeasuredPlans& measured) {
-  Plan out = kept_if_ample(candidate, limit, measured);
-  if (measured.cluster().collectives != Collectives::apart || out.hold_fraction > 0) return out;
-  out.hold_fraction = fraction_left(*measured.of(candidate), limit, kHoldFraction);
-  out.keep_casts = casts_weights(measured.graph());
-  if (!out.keep_casts || fits(*measured.of(out), limit)) return out;
-  out.hold_fraction = 0;
-  if (!fits(*measured.of(out), limit)) out.keep_casts = false;
-  out.hold_fraction = fraction_left(*measured.of(out), limit, kHoldFraction);
-  return out;
+Plan kept(const Plan& plan, int64_t limit, MeasuredPlans& measured) {
+  return kept(keeping_all(plan, measured, nullptr), limit, measured, nullptr);
 }
 
 Error ArenaBytes::refusal(const Error& e, int64_t needed) const {
@@ -227,20 +218,7 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
                     TrainingPlan::Impl& plan) {
   const int64_t limit = arena.bytes;
   const bool from_file = !request.plan_file.empty();
-  const auto most = [&](Plan& part) {
-    const double asked = std::exchange(part.hold_fraction, 0);
-    return from_file ? asked : kHoldFraction;
-  };
-  const double training = most(plan.train), validation = most(plan.evaluation);
-  if (from_file || !keep_if_ample(measures, plan, limit)) {
-    if (!from_file || plan.train.keep_casts)
-      plan.train.keep_casts = casts_fit(measures, plan, limit);
-    if (!from_file || plan.train.keep_packed) {
-      plan.train.keep_packed = plan.evaluation.keep_packed = plan.evaluation.keep_casts = false;
-      keep_packed_if_capacity(measures, plan, limit);
-    }
-    hold_longer(measures, plan, limit, training, validation);
-  }
+  keep(measures, plan, limit, from_file);
   drop_held(measures, plan, limit);
   try {
     count_bytes(measures, plan, limit, from_file);

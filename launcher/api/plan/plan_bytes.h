@@ -23,11 +23,13 @@ struct Measures {
 void retime(PlanPrograms& programs, const Cluster& cluster, const std::vector<int64_t>& ranks,
             Plan& plan);
 
-/// kept: a plan that fits, with about what keep_what_fits will keep of it on a GPU, since its time
-/// differs by that. kept_if_ample: the same where it takes at most half of the limit (0: none),
-/// else the plan as it is. Reads `bytes`, which may be those of claims.
-Plan kept(const Plan& candidate, int64_t limit, MeasuredPlans& measured);
-Plan kept_if_ample(const Plan& candidate, int64_t limit, MeasuredPlans& measured);
+/// A training step's plan that fits, with what keep_what_fits will keep of it, since its time
+/// differs by that.
+Plan kept(const Plan& plan, int64_t limit, MeasuredPlans& measured);
+/// The same on a GPU where it takes at most half of the limit (0: none), else the plan as it is.
+/// Reads `bytes`, which may be those of claims. `training`: whose memory a validation shares.
+Plan kept_if_ample(const Plan& plan, int64_t limit, MeasuredPlans& measured,
+                   const std::shared_ptr<PlanPrograms>& training = nullptr);
 
 /// The limit of a rank's arena.
 struct ArenaBytes {
