@@ -175,9 +175,11 @@ class Planning {
     }
     PlanReport its = version.report;
     its.solve_seconds = 0;
-    // Steps with something computed again are looked at within limits alone.
+    // Steps with something computed again are looked at within limits alone; prices between two
+    // others' have solutions near theirs.
+    const bool polishes = version.options.recomputed.empty() && version.known.size() < 2;
     attempt(version, [&] {
-      version.search->open(its, version.options.recomputed.empty(), version.known);
+      version.search->open(its, polishes, version.known);
       version.loosest = version.search->loosest();
       version.proposed = version.search->proposed();
     });

@@ -60,6 +60,7 @@ TEST(NearSolutions, AreTheCheapestWithOtherChoices) {
     const Solution cheapest = cheapest_of(problem, all);
     NearOptions options;
     options.gap = 1e-9;
+    options.tries = 100;
     const double most = raw_cost(problem, cheapest) * (1 + options.spare);
     const std::vector<Solution> found = near_solutions(problem, cheapest, options);
     several += found.size() > 2;

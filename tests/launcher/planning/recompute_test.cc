@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "kernels/cpu/processor.h"
@@ -111,8 +112,9 @@ class Recompute : public testing::TestWithParam<size_t> {
     const std::vector<int64_t> all = plan.predicted_bytes();
     return *std::max_element(all.begin(), all.end());
   }
+  /// In training.
   static bool packs(const TrainingPlan& plan) {
-    return plan.json().find("\"keep_packed\": true") != std::string::npos;
+    return nlohmann::json::parse(plan.json())["train"].value("keep_packed", false);
   }
   /// With too little memory for weights in kernels' layouts, if it would keep some.
   static TrainingPlan without_layouts(World& world, const Model& model, PlanRequest request) {
