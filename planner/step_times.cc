@@ -26,6 +26,7 @@ StepTimes::StepTimes(const PlanContext& posed) : posed_(posed) {
     const auto hub = hub_of.find(origin);
     if (hub != hub_of.end()) source.hub = hub->second;
     source.type = posed.times.number_of(value.type);
+    source.shared = posed.space.regathered.empty() || !posed.space.regathered[v];
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const shardrun::Node& node = graph.nodes()[n];
@@ -175,15 +176,16 @@ class StepRun {
     const StepTimes::Source& source = times_.sources_[at(value)];
     const int have = made(source);
     if (wanted == have) return maker_[at(value)];
-    if (const int copy = find(value, wanted); copy >= 0) return finish(copy, now);
+    const int copy = source.shared ? find(value, wanted) : -1;
+    if (copy >= 0) return finish(copy, now);
     int from = have, behind = maker_[at(value)], node = source.node;
     if (source.hub >= 0) {
       const Hub& hub = hubs_[at(source.hub)];
       const int common = hub.shardings[at(solution_[at(hub.node)])];
       if (common != have) {
-        int copy = find(value, common);
-        if (copy < 0) copy = reshard(value, have, common, behind, node, asked);
-        behind = finish(copy, now);
+        int at_hub = find(value, common);
+        if (at_hub < 0) at_hub = reshard(value, have, common, behind, node, asked);
+        behind = finish(at_hub, now);
         if (!now || common == wanted) return behind;
         from = common;
         node = hub.node;

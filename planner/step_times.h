@@ -52,6 +52,7 @@ class StepTimes {
     int type = 0;               // ReshardTimes'
     int reader = -1;            // class of the first node that reads it
     size_t operand = 0;
+    bool shared = true;  // false: each reader has a copy of its own made
     int holder = -1;  // of what an update makes: node of what holds it in the next step, which may
                       // lie otherwise; -1: it lies the same
   };

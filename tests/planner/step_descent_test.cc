@@ -88,6 +88,37 @@ TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
   EXPECT_NEAR(StepTimes(posed).seconds(first), kernel + gather, 1e-9);
 }
 
+TEST(StepTimes, ACopyIsMadeForEachReaderWhereItIsNotShared) {
+  Graph graph;
+  const TensorType type{DType::f32, {1 << 20}};
+  const ValueId held = graph.add_persistent("w", type, Role::parameter, {});
+  graph.add("relu", {held}, {}, "first");
+  graph.add("tanh", {held}, {}, "second");
+  const Mesh mesh = Mesh::parse("2");
+  const Cluster cluster;
+  ReshardTimes times(mesh, cluster);
+  const Sharding whole = Sharding::replicated(1);
+  Sharding cut = whole;
+  cut.dims[0] = {0};
+  const double gather = times.seconds(times.number_of(type), times.number_of(cut),
+                                      times.number_of(whole)),
+               kernel = gather / 100;
+  const Folding folding = fold(graph, {});
+  for (const bool shared : {true, false}) {
+    SearchSpace space;
+    space.sum_prices.resize(graph.values().size());
+    space.strategies.resize(folding.classes.size());
+    for (const int node_class : folding.class_of_node)
+      space.strategies[at(node_class)] = {{{whole}, {whole}, kernel}};
+    space.strategies[at(folding.class_of_value[at(held)])] = {{{}, {cut}, 0}};
+    space.regathered.assign(graph.values().size(), !shared);
+    JointProblem joint = build_problem(space, graph, folding, mesh, times);
+    const PlanContext posed{graph, mesh, folding, space, joint, times};
+    const Solution only(joint.problem.nodes.size(), 0);
+    EXPECT_NEAR(StepTimes(posed).seconds(only), (shared ? 1 : 2) * gather + 2 * kernel, 2 * kernel);
+  }
+}
+
 /// Nodes in a ring, of three choices each.
 FactoredProblem ring(int size, std::mt19937_64& random) {
   const auto cost = [&] { return 1 + static_cast<double>(random() % 1000); };

@@ -34,7 +34,9 @@ std::string part_rows(std::vector<Part> parts, double whole,
       out += part_row(4, part.name, text(part.amount), percent(part.amount, whole), part.remark);
     }
   }
-  if (others > 0) out += part_row(4, str(others, " others"), text(rest), percent(rest, whole));
+  if (others > 0)
+    out += part_row(4, str(others, others == 1 ? " other" : " others"), text(rest),
+                    percent(rest, whole));
   return out;
 }
 

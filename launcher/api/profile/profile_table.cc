@@ -66,7 +66,8 @@ class Table {
       const double calls = static_cast<double>(all[i].calls) / steps_;
       row(all[i], str(format("%.4g", calls), " x ", all[i].name));
     }
-    if (all.size() > most) row(rest, str(all.size() - most, " others"));
+    if (all.size() > most)
+      row(rest, str(all.size() - most, all.size() - most == 1 ? " other" : " others"));
   }
 
   void line(const std::string& text) { text_ += text + "\n"; }

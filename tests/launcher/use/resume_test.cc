@@ -368,6 +368,8 @@ TEST_F(Resume, CallsThatAreRefused) {
   EXPECT_EQ(with([](Run& r) { r.train.checkpoint_every = -1; }),
             "checkpoint-every is -1, wanted 0 or more");
   EXPECT_EQ(with([](Run& r) { r.train.keep = -1; }), "keep is -1, wanted 0 or more");
+  EXPECT_EQ(with([](Run& r) { r.train.eval_batches = -1; }),
+            "eval-batches is -1, wanted 0 or more");
   EXPECT_EQ(with([](Run& r) {
               r.train.checkpoint = "";
               r.train.checkpoint_every = 5;
