@@ -4,23 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <iomanip>
 #include <limits>
-#include <memory>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
-#include "base/process/process_memory.h"
-#include "graph/passes/recompute.h"
 #include "planner/exposed_lines.h"
 #include "planner/hints.h"
 #include "planner/limit_settings.h"
 #include "planner/meshes/merged_pool.h"
-#include "planner/plan_search.h"
 #include "planner/recompute.h"
+#include "planner/versions.h"
 
 namespace shardrun {
 namespace {
@@ -33,14 +28,13 @@ class Planning {
 
   Plan run() {
     pool_ = merged_pool(graph_, mesh_, tables_.cluster, options_, rules_,
-                        [&](const PlanReport& its) { add_time(its); });
+                        [&](const PlanReport& its) { versions_.add_time(its); });
     if (!pool_.empty()) {
       options_.pool = &pool_;
       report_.has_bound = false;
     }
-    Version& own = versions_.emplace_back();
-    own.options = options_;
-    open(own);
+    Version& own = versions_.own();
+    versions_.open(own);
     held_bytes_ = own.search->held_bytes();
     note_own(own.report);
     loose_ = own.search->loose();
@@ -74,26 +68,6 @@ class Planning {
 
   bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
 
-  /// The step, with some of it computed again or under a known parallelism, and its search.
-  struct Version {
-    PlanOptions options;
-    std::optional<Graph> step;  // where anything is computed again
-    std::optional<PlanSearch> search;
-    PlanReport report;                            // of what is found if memory is no matter
-    Solution loosest;                             // the same
-    std::vector<Solution> known;                  // of versions that differ in prices alone
-    std::vector<std::vector<Strategy>> proposed;  // PlanSearch::proposed
-    double bound = 0;                             // of the cost of all plans
-    bool possible = true;                         // no request contradicts it
-    int64_t missed = 0;                           // bytes for which nothing was found
-    bool least_looked_at = false;                 // for the plan of the fewest bytes
-    bool posed = false, solved = false;           // once, by pose() and open()
-    int64_t least_claims = 0;                     // PlanSearch::least_claims
-    int64_t heap_bytes = 0;                       // of the search, while there is one
-    int64_t used = 0;                             // counts uses of all: the last of this one
-    std::unique_ptr<Version> hidden;              // as if sums of gradients took no time
-  };
-
   /// What a search laid out last, if that fits and is the fastest so far. `its`: what it says.
   void take(const Version& version, const PlanReport& its) {
     const std::optional<LaidOut>& found = version.search->fastest();
@@ -108,13 +82,6 @@ class Planning {
     report_.cost = its.cost;
     report_.lower_bound = std::min(version.bound, its.cost);
   }
-  void add_time(const PlanReport& its) {
-    report_.kernel_runs += its.kernel_runs;
-    report_.discovery_seconds += its.discovery_seconds;
-    report_.build_seconds += its.build_seconds;
-    report_.solve_seconds += its.solve_seconds;
-  }
-
   /// What is said of the planner's own search.
   void note_own(const PlanReport& its) {
     report_.unresolved = its.unresolved;
@@ -126,100 +93,12 @@ class Planning {
     report_.evaluations = its.evaluations;
   }
 
-  /// Before the arena is allocated its bytes are free. Where searches hold more, those that were
-  /// not used for the longest time are closed. What a search finds does not depend on when it was
-  /// made.
-  void close_unused() {
-    std::vector<Version*> open;
-    int64_t held = 0;
-    for (Version& version : versions_) {
-      for (Version* one : {&version, version.hidden.get()}) {
-        if (one == nullptr || !one->search) continue;
-        open.push_back(one);
-        held += one->heap_bytes;
-      }
-    }
-    std::sort(open.begin(), open.end(), [](Version* a, Version* b) { return a->used < b->used; });
-    const int64_t most = std::max(options_.memory_limit, kLimit.open_bytes);
-    for (size_t i = 0; i + kLimit.stay_open < open.size() && held > most; ++i) {
-      held -= open[i]->heap_bytes;
-      open[i]->search.reset();
-      open[i]->step.reset();
-    }
-  }
-
-  /// Makes the search, and once more where it was closed. False if it is impossible.
-  bool pose(Version& version) {
-    version.used = ++uses_;
-    if (version.search || !version.possible) return version.possible;
-    close_unused();
-    const int64_t before = heap_in_use();
-    if (!version.options.recomputed.empty())
-      version.step = with_recomputed(graph_, version.options.recomputed);
-    version.search.emplace(version.step ? *version.step : graph_, tables_, version.options, rules_);
-    PlanReport its;
-    attempt(version, [&] { version.search->pose(its); });
-    add_time(its);
-    version.heap_bytes = heap_in_use() - before;
-    if (!version.possible || std::exchange(version.posed, true)) return version.possible;
-    version.report = std::move(its);
-    version.least_claims = version.search->least_claims();
-    return true;
-  }
-  /// The same, solved as if memory were no matter, which takes longer.
-  bool open(Version& version) {
-    if (!pose(version) || version.search->is_solved()) return version.possible;
-    if (version.solved) {
-      version.search->reopen(version.loosest, version.report.lower_bound);
-      return true;
-    }
-    PlanReport its = version.report;
-    its.solve_seconds = 0;
-    // Steps with something computed again are looked at within limits alone; prices between two
-    // others' have solutions near theirs.
-    const bool polishes = version.options.recomputed.empty() && version.known.size() < 2;
-    attempt(version, [&] {
-      version.search->open(its, polishes, version.known);
-      version.loosest = version.search->loosest();
-      version.proposed = version.search->proposed();
-    });
-    report_.solve_seconds += its.solve_seconds;
-    if (!version.possible) return false;
-    version.solved = true;
-    version.report = std::move(its);
-    version.bound = version.report.lower_bound;
-    Version& own = versions_.front();
-    if (version.options.exposed == options_.exposed) {
-      version.bound = own.report.lower_bound;
-    } else if (!version.options.recomputed.empty() && open(hidden(own))) {
-      version.bound = hidden(own).report.lower_bound;
-    }
-    return version.possible;
-  }
-  /// A request may contradict a known parallelism: then that one is impossible.
-  template <class Step>
-  void attempt(Version& version, const Step& step) {
-    try {
-      step();
-    } catch (const Error& error) {
-      const bool known = version.options.planner != options_.planner;
-      if (!known || error.kind() != ErrorKind::invalid_input) throw;
-      version.possible = false;
-    }
-  }
-
-  /// May there be a plan of so many bytes?
-  bool may_fit(Version& version, int64_t bytes) {
-    return (version.posed || pose(version)) && version.possible &&
-           static_cast<double>(version.least_claims) < kLimit.claimed * static_cast<double>(bytes);
-  }
-
   std::optional<LaidOut> within(Version& version, int64_t bytes, const Effort& effort,
                                 PlanReport& its) {
     its = {};
-    if (!open(version)) return std::nullopt;
+    if (!versions_.open(version)) return std::nullopt;
     std::optional<LaidOut> found = version.search->within(bytes, effort, its);
-    add_time(its);
+    versions_.add_time(its);
     // Holds for all plans that fit, where those that compute something again are none.
     if (bytes == options_.memory_limit && !may_recompute() &&
         version.options.planner == options_.planner)
@@ -234,125 +113,18 @@ class Planning {
            (is_free() || kind_ == PlannerKind::mcts);
   }
 
-  /// Makes the one what the other, which was opened, is, with another fraction of sums exposed.
-  static void price_as(Version& one, const Version& other, double exposed) {
-    one.options = other.options;
-    one.options.exposed = exposed;
-    if (!other.proposed.empty()) one.options.proposed = &other.proposed;
-  }
-  /// The same as if sums of gradients took no time, as where they overlap with kernels.
-  Version& hidden(Version& version) {
-    if (!version.hidden) {
-      version.hidden = std::make_unique<Version>();
-      price_as(*version.hidden, version, 0);
-      version.hidden->known = {version.loosest};
-    }
-    return *version.hidden;
-  }
-
-  /// The step with more and more computed again, each made when it is asked for.
-  struct Series {
-    LaidOut base;  // of which it is chosen what to compute again
-    PlannerChoice planner;
-    double capacity, factor;   // for the bytes alive: the next one's, and what it shrinks by
-    ValueBytes bytes;          // of the base
-    int64_t least_claims = 0;  // so far
-    int looked = 0, idle = 0;  // at capacities; those in a row that claimed no less
-    std::vector<Version*> versions{};  // each claims less than all before it
-  };
-
-  /// Of what a plan keeps at its fullest moment, capacity for a fraction and its powers, whatever
-  /// the limit is.
-  Series series_of(const LaidOut& base, const PlannerChoice& planner) {
-    return make_series(base, planner, kLimit.capacity * most_alive(base), kLimit.capacity);
-  }
-  /// The same where nothing can be cut: what fits the limit follows from what is computed again
-  /// alone, but for workspaces and gaps.
-  Series series_within_limit(const LaidOut& base) {
-    const auto over = static_cast<double>(options_.memory_limit - base.plan.bytes);
-    return make_series(base, options_.planner, most_alive(base) + over, kLimit.close_capacity);
-  }
-  double most_alive(const LaidOut& base) const {
-    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
-    return static_cast<double>(*std::max_element(alive.begin(), alive.end()));
-  }
-  Series make_series(const LaidOut& base, const PlannerChoice& planner, double capacity,
-                     double factor) {
-    Series out{base, planner, capacity, factor, local_bytes(graph_, base.plan)};
-    Version& whole = computing_again(std::set<std::string>(), planner);
-    if (whole.posed || pose(whole)) out.least_claims = whole.least_claims;
-    if (!may_recompute()) out.looked = kLimit.capacities;
-    return out;
-  }
-  /// The k-th, null behind the last: there is none behind some that claim no less than those before
-  /// them.
-  Version* member(Series& series, size_t k) {
-    while (series.versions.size() <= k && series.looked < kLimit.capacities &&
-           series.idle < kLimit.idle_capacities) {
-      ++series.looked;
-      Version& version =
-          computing_again(choose_recomputed(graph_, series.bytes, series.base.node_seconds,
-                                            static_cast<int64_t>(series.capacity)),
-                          series.planner);
-      series.capacity *= series.factor;
-      std::vector<Version*>& versions = series.versions;
-      if (version.options.recomputed.empty() ||
-          std::find(versions.begin(), versions.end(), &version) != versions.end())
-        continue;
-      const bool less = (version.posed || pose(version)) && version.possible &&
-                        version.least_claims < series.least_claims;
-      series.idle = less ? 0 : series.idle + 1;
-      if (!less) continue;
-      series.least_claims = version.least_claims;
-      versions.push_back(&version);
-    }
-    return k < series.versions.size() ? series.versions[k] : nullptr;
-  }
-  /// That which claims the least, where nothing is computed again if there is no other.
-  Version& least_of(Series& series) {
-    (void)member(series, SIZE_MAX);
-    return series.versions.empty() ? computing_again(std::set<std::string>(), series.planner)
-                                   : *series.versions.back();
-  }
-  Version& computing_again(std::set<std::string> chosen, const PlannerChoice& planner) {
-    for (Version& known : versions_) {
-      if (known.options.planner == planner && known.options.recomputed == chosen) return known;
-    }
-    Version& version = versions_.emplace_back();
-    version.options = options_;
-    version.options.planner = planner;
-    version.options.recomputed = std::move(chosen);
-    return version;
-  }
-
-  /// Known parallelisms, those that hold the least first.
-  const std::vector<Version*>& baselines() {
-    if (std::exchange(looked_baselines_, true) || !seeks_all() || options_.pool != nullptr ||
-        !options_.tactics.empty() || graph_.updates.empty())
-      return baselines_;
-    for (PlannerChoice& known : baselines_of(mesh_)) {
-      Version& version = versions_.emplace_back();
-      version.options = options_;
-      version.options.planner = std::move(known);
-      if (pose(version)) baselines_.push_back(&version);
-    }
-    const auto claims = [](const Version* one) { return one->least_claims; };
-    std::stable_sort(baselines_.begin(), baselines_.end(),
-                     [&](Version* a, Version* b) { return claims(a) < claims(b); });
-    return baselines_;
-  }
-
   /// What a version comes to if memory is no matter, with the step of its plan.
   ExposedLine line_of(const Version& version, double step) {
-    Version& own = versions_.front();
-    pose(own);
+    Version& own = versions_.own();
+    versions_.pose(own);
     const double shown = own.search->cost(version.loosest);
-    pose(hidden(own));
-    return {hidden(own).search->cost(version.loosest), shown, step};
+    Version& hidden = versions_.hidden(own);
+    versions_.pose(hidden);
+    return {hidden.search->cost(version.loosest), shown, step};
   }
   /// The same of one that is not laid out yet. Takes its plan.
   ExposedLine loose_line(Version& version) {
-    open(version);
+    versions_.open(version);
     const double step = version.search->loose().plan.seconds;
     take(version, version.report);
     return line_of(version, step);
@@ -360,13 +132,14 @@ class Planning {
 
   /// Of a plan that fits though memory was no matter.
   void look_at_hidden() {
-    Version& own = versions_.front();
+    Version& own = versions_.own();
+    Version& hidden = versions_.hidden(own);
     ExposedLines lines;
-    std::vector<Version*> searched{&own, &hidden(own)};
+    std::vector<Version*> searched{&own, &hidden};
     lines.add(line_of(own, loose_->plan.seconds));
-    lines.add(loose_line(hidden(own)));
-    const bool fits = hidden(own).search->fastest().has_value();
-    const PlanReport& least = hidden(own).report;
+    lines.add(loose_line(hidden));
+    const bool fits = hidden.search->fastest().has_value();
+    const PlanReport& least = hidden.report;
     const bool slow = least.cost > kExposed.solved * least.lower_bound;
     int most = slow ? kExposed.few_searches : kExposed.searches;
     for (int k = 0; k < most; ++k) {
@@ -374,10 +147,9 @@ class Planning {
       if (plan_->seconds <= kExposed.worthwhile * least.lower_bound) break;
       const std::optional<ExposedLines::Crossing> next = lines.next();
       if (!next) break;
-      Version& between = versions_.emplace_back();
-      price_as(between, own, next->exposed);
-      between.known = {searched[next->left]->loosest, searched[next->right]->loosest};
-      open(between);
+      Version& between =
+          versions_.between(next->exposed, *searched[next->left], *searched[next->right]);
+      versions_.open(between);
       if (between.report.cost >= (1 - kExposed.gained) * next->seconds) continue;
       const double before = lines.least_step();
       lines.add(loose_line(between));
@@ -386,14 +158,32 @@ class Planning {
     }
     PlanReport its;
     Version& fastest = *searched[lines.fastest()];
-    pose(fastest);
+    versions_.pose(fastest);
     if (fastest.search->shorten(fastest.loosest, plan_->seconds, its)) take(fastest, its);
     if (fastest.search->missed()) return plan_within();
-    if (!fits) within(hidden(own), options_.memory_limit, thorough(), its);
+    if (!fits) within(hidden, options_.memory_limit, thorough(), its);
+  }
+
+  /// Versions with more and more computed again. `base`: a plan under that planner; capacities are
+  /// for a fraction, and its powers, of what it keeps at its fullest moment, whatever the limit is.
+  Series series_of(const LaidOut& base, const PlannerChoice& planner) {
+    return {versions_, graph_, base, planner, kLimit.capacity * most_alive(base), kLimit.capacity};
+  }
+  /// The same where nothing can be cut: what fits the limit follows from what is computed again
+  /// alone, but for workspaces and gaps.
+  Series series_within_limit(const LaidOut& base) {
+    const auto over = static_cast<double>(options_.memory_limit - base.plan.bytes);
+    return {
+        versions_, graph_, base, options_.planner, most_alive(base) + over, kLimit.close_capacity};
+  }
+  double most_alive(const LaidOut& base) const {
+    const std::vector<int64_t> alive = bytes_alive(graph_, local_bytes(graph_, base.plan));
+    return static_cast<double>(*std::max_element(alive.begin(), alive.end()));
   }
 
   void plan_within() {
-    again_ = mesh_.size() > 1 ? series_of(*loose_, options_.planner) : series_within_limit(*loose_);
+    again_.emplace(mesh_.size() > 1 ? series_of(*loose_, options_.planner)
+                                    : series_within_limit(*loose_));
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
       // Where the plan that needs least does not fit, nothing else is tried.
@@ -412,9 +202,9 @@ class Planning {
   /// Is the plan that is found as if sums of gradients took no time faster, if memory is no matter?
   bool hiding_helps() {
     if (hiding_helps_) return *hiding_helps_;
-    Version& twin = hidden(versions_.front());
-    hiding_helps_ = hides(loose_->plan) && open(twin) &&
-                    twin.search->loose().plan.seconds < loose_->plan.seconds;
+    Version& hidden = versions_.hidden(versions_.own());
+    hiding_helps_ = hides(loose_->plan) && versions_.open(hidden) &&
+                    hidden.search->loose().plan.seconds < loose_->plan.seconds;
     return *hiding_helps_;
   }
 
@@ -424,7 +214,7 @@ class Planning {
       return static_cast<double>(options_.memory_limit) <
              kLimit.tight * static_cast<double>(version.least_claims);
     };
-    return near(versions_.front()) && near(least_of(*again_));
+    return near(versions_.own()) && near(again_->least());
   }
 
   /// Numbers of bytes up to the limit that do not follow from it, from above, as long as the next
@@ -445,6 +235,13 @@ class Planning {
     return best != kInfeasible;
   }
 
+  /// Known parallelisms, where any plan may come out.
+  std::vector<Version*> baselines() {
+    const bool counts = seeks_all() && options_.pool == nullptr && options_.tactics.empty() &&
+                        !graph_.updates.empty();
+    return counts ? versions_.baselines() : std::vector<Version*>();
+  }
+
   /// The fastest step of so many bytes that is found, in seconds: with more and more computed
   /// again, until that takes longer; that one as if sums of gradients took no time; and known
   /// parallelisms.
@@ -454,8 +251,9 @@ class Planning {
     bool faster = true;
     int misses = 0;  // in a row
     const auto try_version = [&](Version& version) {
-      if (version.missed >= bytes || !may_fit(version, bytes) ||
-          (!version.solved && !open(version)) || version.report.lower_bound >= cost * kLimit.slower)
+      if (version.missed >= bytes || !versions_.may_fit(version, bytes) ||
+          (!version.solved && !versions_.open(version)) ||
+          version.report.lower_bound >= cost * kLimit.slower)
         return;
       PlanReport its;
       const std::optional<LaidOut> found = within(version, bytes, effort, its);
@@ -467,23 +265,24 @@ class Planning {
       gap = 1 - its.lower_bound / its.cost;
       fastest = &version;
     };
-    try_version(versions_.front());
+    try_version(versions_.own());
     Version* asked = nullptr;
     for (size_t k = 0; faster; ++k) {
-      Version* next = member(*again_, k);
+      Version* next = again_->member(k);
       if (next == nullptr || next == asked) break;
       try_version(*next);
       if (misses < kLimit.misses || asked != nullptr) continue;
-      asked = &least_of(*again_);
+      asked = &again_->least();
       try_version(*asked);
       if (misses > kLimit.misses) break;
     }
     if (is_free() && (!plan_ || (!may_recompute() && gap > kLimit.wide_gap))) {
       for (Version* known : baselines()) try_version(*known);
     }
-    if (fastest != nullptr && hiding_helps() && may_fit(hidden(*fastest), bytes)) {
+    if (fastest != nullptr && hiding_helps() &&
+        versions_.may_fit(versions_.hidden(*fastest), bytes)) {
       PlanReport its;
-      const std::optional<LaidOut> found = within(hidden(*fastest), bytes, effort, its);
+      const std::optional<LaidOut> found = within(versions_.hidden(*fastest), bytes, effort, its);
       if (found) best = std::min(best, found->plan.seconds);
     }
     return best;
@@ -503,11 +302,12 @@ class Planning {
   /// What is found does not depend on the limit that was asked for, so a limit of so many bytes
   /// will do. What tree searches find does, so here all strategies count.
   void look_for_least() {
-    note(versions_.front(), loose_);
+    note(versions_.own(), loose_);
     const PlannerChoice planner =
         searches_trees() ? PlannerChoice{PlannerKind::ilp} : options_.planner;
     const auto look_at_least = [&](Version& version) {
-      if (std::exchange(version.least_looked_at, true) || !may_fit(version, smallest_->plan.bytes))
+      if (std::exchange(version.least_looked_at, true) ||
+          !versions_.may_fit(version, smallest_->plan.bytes))
         return;
       const auto least = static_cast<double>(version.least_claims);
       for (int k = 0; k < kLimit.least_rounds; ++k) {
@@ -515,31 +315,32 @@ class Planning {
         if (smallest_of_ != &version) break;
       }
     };
-    Version& whole = computing_again(std::set<std::string>(), planner);
-    if (&whole == &versions_.front() && mesh_.size() > 1) {
-      look_at_least(least_of(*again_));
-    } else if (open(whole)) {
-      const LaidOut base = &whole == &versions_.front() ? *loose_ : whole.search->loose();
+    Version& whole = versions_.computing_again({}, planner);
+    if (&whole == &versions_.own() && mesh_.size() > 1) {
+      look_at_least(again_->least());
+    } else if (versions_.open(whole)) {
+      const LaidOut base = &whole == &versions_.own() ? *loose_ : whole.search->loose();
       note(whole, base);
       Series series = series_of(base, planner);
-      look_at_least(least_of(series));
+      look_at_least(series.least());
     }
     // The first holds the least, and what it computes again is chosen for what it keeps.
     bool first = true;
     for (Version* known : baselines()) {
-      if (!(first ? open(*known) : may_fit(*known, smallest_->plan.bytes))) continue;
+      if (!(first ? versions_.open(*known) : versions_.may_fit(*known, smallest_->plan.bytes)))
+        continue;
       lay_out(*known, 1, quick(1, kLimit.least_patience));
       if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
       Series series = series_of(base, known->options.planner);
-      look_at_least(least_of(series));
+      look_at_least(series.least());
     }
     Effort effort = quick(kLimit.squeezed_rounds);
     effort.seconds /= kLimit.squeezed_divisor;
     for (int k = 0; k < kLimit.squeezes && !plan_; ++k) {
       const auto squeezed =
           static_cast<int64_t>(kLimit.squeezed * static_cast<double>(smallest_->plan.bytes));
-      if (!may_fit(*smallest_of_, squeezed)) break;
+      if (!versions_.may_fit(*smallest_of_, squeezed)) break;
       lay_out(*smallest_of_, static_cast<double>(squeezed), effort);
       if (smallest_->plan.bytes > squeezed) break;
     }
@@ -570,15 +371,13 @@ class Planning {
   const PlannerKind kind_ = options_.planner.kind;
   RuleCache& rules_;
   PlanReport& report_;
-  std::deque<Version> versions_;  // the first: nothing computed again, no known parallelism
-  std::optional<Series> again_;   // of the loose plan
-  std::vector<Version*> baselines_;
-  bool looked_baselines_ = false;
+  Versions versions_{graph_, tables_, options_, rules_, report_};
+  std::optional<Series> again_;  // of the loose plan
   std::optional<bool> hiding_helps_;
   std::optional<Plan> plan_;
   std::optional<LaidOut> loose_, smallest_;
   Version* smallest_of_ = nullptr;  // whose that is
-  int64_t held_bytes_ = 0, uses_ = 0;
+  int64_t held_bytes_ = 0;
 };
 
 }  // namespace
