@@ -169,7 +169,9 @@ bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& r
   StepTimes times(*posed_);
   Solution start = solution;
   for (Solution& near : likely_near(solution, times)) {
-    if (is_shorter(near)) start = std::move(near);
+    if (!is_shorter(near)) continue;
+    start = std::move(near);
+    break;
   }
   const StepModel step{[&](const Solution& s) { return times.seconds(s); },
                        [&](const Solution& s) { return times.chain(s); }};

@@ -65,8 +65,8 @@ class PlanSearch {
   LaidOut loose();
   /// From a solution of this search, or one that differs in prices alone, whose plan's step takes
   /// `seconds`: looks for a shorter one, where collectives run while kernels do. Lays out what is
-  /// near it (planner/near_solutions.h), and what a descent from the fastest comes to
-  /// (planner/step_descent.h). Times are those with what is kept (PlanOptions::retime_kept). False
+  /// near it (planner/near_solutions.h), the likeliest first, until one is shorter, and what a
+  /// descent from the fastest comes to (planner/step_descent.h). Times are those with what is kept (PlanOptions::retime_kept). False
   /// if none is shorter; else fastest() is the shortest. Sets the report's cost and solver.
   bool shorten(const Solution& solution, double seconds, PlanReport& report);
   /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on
