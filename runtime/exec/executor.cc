@@ -10,6 +10,7 @@
 #include "exec/fused_kernel.h"
 #include "exec/read_pieces.h"
 #include "exec/sum_call.h"
+#include "kernels/call_signature.h"
 
 namespace shardrun {
 namespace {
@@ -19,42 +20,6 @@ std::string name_in_job(const Communicator& world) {
   const Members& members = world.members();
   return members.job ? members.job->name(members.ranks[static_cast<size_t>(world.rank())])
                      : str("rank ", world.rank());
-}
-
-template <class T>
-void append_raw(std::string& key, const T& value) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-
-/// Equal for steps that one prepared kernel serves: op, attributes (bit for bit) and types.
-std::string signature(const Node& node, std::span<const TensorType> in,
-                      std::span<const TensorType> out) {
-  std::string key = node.op;
-  for (const auto& [name, attr] : node.attrs.all()) {
-    key += '\0';
-    key += name;
-    append_raw(key, attr.index());
-    if (const auto* i = std::get_if<int64_t>(&attr)) append_raw(key, *i);
-    if (const auto* f = std::get_if<double>(&attr)) append_raw(key, *f);
-    if (const auto* s = std::get_if<std::string>(&attr)) key += *s;
-    if (const auto* v = std::get_if<std::vector<int64_t>>(&attr)) {
-      append_raw(key, v->size());
-      for (int64_t i : *v) append_raw(key, i);
-    }
-    if (const auto* v = std::get_if<std::vector<double>>(&attr)) {
-      append_raw(key, v->size());
-      for (double f : *v) append_raw(key, f);
-    }
-  }
-  for (std::span<const TensorType> types : {in, out}) {
-    key += '|';
-    for (const TensorType& type : types) {
-      append_raw(key, type.dtype);
-      append_raw(key, type.shape.size());
-      for (int64_t extent : type.shape) append_raw(key, extent);
-    }
-  }
-  return key;
 }
 
 const Binding* find_in(const std::vector<Binding>& bindings, std::string_view name) {
@@ -118,7 +83,7 @@ StepFusion StepNeeds::fusion(const Program& program, const Step& step, int threa
 StepNeeds::Known StepNeeds::known(const Program& program, const Step& step, int threads) const {
   const std::vector<TensorType> in = types_of(program, step.in), out = types_of(program, step.out);
   if (threads == 0) threads = omp_get_max_threads();
-  std::pair key(threads, signature(step.node, in, out));
+  std::pair key(threads, signature({step.node, in, out}));
   const std::lock_guard lock(remembered_->mutex);
   const auto it = remembered_->known.find(key);
   if (it != remembered_->known.end()) return it->second;
@@ -217,7 +182,7 @@ void Executor::prepare(std::span<const KernelList* const> lists) {
       } else {
         const std::vector<TensorType> in = types_of(program_, step.in),
                                       out = types_of(program_, step.out);
-        std::shared_ptr<PreparedKernel>& kernel = prepared[signature(step.node, in, out)];
+        std::shared_ptr<PreparedKernel>& kernel = prepared[signature({step.node, in, out})];
         if (!kernel)
           kernel = std::make_shared<PreparedKernel>(
               select_kernel(lists, KernelCall{step.node, in, out}));

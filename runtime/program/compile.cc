@@ -1,8 +1,13 @@
 // The passes, in order.
 #include "program/compile.h"
 
+#include <map>
+#include <memory>
+#include <mutex>
+
 #include "base/clock.h"
 #include "graph/passes/pass_table.h"
+#include "kernels/call_signature.h"
 #include "kernels/fused_call.h"
 #include "program/collective_order.h"
 #include "program/combine_collectives.h"
@@ -109,8 +114,19 @@ NeedsOf BackendTraits::needs_of() const {
 BackendTraits traits_of(std::span<const KernelList* const> kernels, bool packs_products) {
   const std::vector lists(kernels.begin(), kernels.end());
   BackendTraits traits;
-  traits.takes = [lists, packs_products](const Node& node, const auto& in, const auto& out) {
-    return has_post_ops(node.op) ? runs_fused(lists, {node, in, out}) : packs_products;
+  struct Asked {  // once for all calls that are alike, as those of layers are
+    std::mutex mutex;
+    std::map<std::string, bool> known;
+  };
+  traits.takes = [lists, packs_products, asked = std::make_shared<Asked>()](
+                     const Node& node, const auto& in, const auto& out) {
+    if (!has_post_ops(node.op)) return packs_products;
+    std::string call = signature({node, in, out});
+    const std::lock_guard lock(asked->mutex);
+    const auto it = asked->known.find(call);
+    if (it != asked->known.end()) return it->second;
+    const bool fused = runs_fused(lists, {node, in, out});
+    return asked->known.emplace(std::move(call), fused).first->second;
   };
   traits.runs_alike = [lists](const KernelCall& more, const KernelCall& alone) {
     return runs_alike(lists, more, alone);
