@@ -8,6 +8,7 @@
 
 #include "base/at.h"
 #include "planner/solver/deadline.h"
+#include "planner/solver/descent/coordinate_descent.h"
 #include "planner/solver/factored_bound.h"
 #include "planner/solver/narrowing.h"
 #include "planner/solver/presolve/contraction.h"
@@ -31,9 +32,12 @@ class Neighbours {
         most_(raw_cost(problem, cheapest_) * (1 + options.spare)),
         end_(options.seconds, Deadline::Clock::work),
         bound_(problem),
-        own_(bound_) {
-    for (const FactoredProblem::Node& node : problem.nodes)
+        own_(bound_),
+        edge_costs_(problem) {
+    for (const FactoredProblem::Node& node : problem.nodes) {
       seen_.emplace_back(node.cost.size(), false);
+      prices_.emplace_back(node.cost.size(), 0.0);
+    }
   }
 
   std::vector<Solution> run() {
@@ -47,9 +51,11 @@ class Neighbours {
       if (tried == options_.tries || end_.passed()) break;
       if (seen_[node][choice]) continue;
       seen_[node][choice] = true;
-      if (bound_with(node, choice) > most_) continue;
+      const double bound = bound_with(node, choice);
+      if (bound > most_) continue;
       ++tried;
-      std::optional<Solution> found = cheapest_with(node, choice);
+      std::optional<Solution> found = decoded_with(node, choice, bound);
+      if (!found) found = cheapest_with(node, choice);
       if (!found) continue;
       see(*found);
       if (raw_cost(problem_, *found) <= most_) out.push_back(std::move(*found));
@@ -97,12 +103,29 @@ class Neighbours {
     return out;
   }
 
-  double bound_with(size_t node, size_t choice) {
+  /// What makes a search take the choice.
+  std::vector<double> price_of(size_t node, size_t choice) const {
     std::vector<double> price(problem_.nodes[node].cost.size(), kForbidding * most_);
     price[choice] = 0;
+    return price;
+  }
+
+  double bound_with(size_t node, size_t choice) {
     own_ = bound_;
-    own_.add_cost(static_cast<int>(node), price);
+    own_.add_cost(static_cast<int>(node), price_of(node, choice));
     return settle(own_, kOwnSweeps, most_);
+  }
+
+  /// What the messages behind that bound come to, if it is as cheap as a search would end with.
+  std::optional<Solution> decoded_with(size_t node, size_t choice, double bound) {
+    own_.sweep();
+    Solution out = own_.decoded();
+    prices_[node] = price_of(node, choice);
+    descend(problem_, edge_costs_, out, &prices_);
+    std::fill(prices_[node].begin(), prices_[node].end(), 0.0);
+    const double cost = raw_cost(problem_, out);
+    if (cost - bound > options_.gap * cost) return std::nullopt;
+    return out;
   }
 
   std::optional<Solution> cheapest_with(size_t node, size_t choice) const {
@@ -123,7 +146,9 @@ class Neighbours {
   const double most_;  // a near solution's cost
   const Deadline end_;
   FactoredBound bound_, own_;  // of all choices, and with one made
-  std::vector<std::vector<bool>> seen_;  // by node and choice: in a solution, or tried
+  const EdgeCosts edge_costs_;
+  std::vector<std::vector<double>> prices_;  // by node and choice: 0 but of the one that is tried
+  std::vector<std::vector<bool>> seen_;      // by node and choice: in a solution, or tried
 };
 
 }  // namespace
