@@ -12,6 +12,7 @@ struct LimitSettings {
   double targets = 8;           // from one number to its double
   double gain = 0.99;           // times the best step: a plan that takes more has gained nothing
   int most_idle = 2;            // numbers in a row without a gain: the last
+  int looked_nodes = 1000;      // of the steps at such numbers, where that makes them more
   double slower = 1.03;         // times the best step: a plan that takes more is the last, and
                                 // steps whose bound is above are not looked at
   double kept_gain = 1.05;      // times the best step: a plan that takes more is not

@@ -17,6 +17,7 @@
 #include "planner/schedule/roles.h"
 #include "planner/solver/deadline.h"
 #include "planner/space/partial_kinds.h"
+#include "planner/starts.h"
 #include "planner/step_descent.h"
 #include "program/keep_casts.h"
 
@@ -34,10 +35,11 @@ struct FittingSettings {
   double ample = 0.75;         // of the limit: claims that come to less fit, with all of an arena
   // Nodes that a descent times, of all its steps: some hundredths of a second.
   int64_t timed_nodes = 200'000;
+  double lost = 0.15;  // relative: where the gap is wider, a search begins again with nothing cut
   // Solutions near the cheapest are laid out if they may be faster, by times that are not exact: of
   // so many times its step at most. So many of them, and nodes of them all.
   double likely = 1.01;
-  int64_t most_likely = 2, laid_out_nodes = 8000;
+  int64_t most_likely = 3, laid_out_nodes = 16000;
   // A tree search ends after so many states, by count, so that a plan does not depend on the
   // machine.
   double tree_share = 0.1;                   // of the seconds that there are
@@ -95,7 +97,7 @@ void PlanSearch::pose(PlanReport& report) {
   posed_.emplace(PlanContext{graph_, mesh_, folding_, *space_, *joint_, tables_.reshard_times});
   least_claims_ = least_peak_bytes(joint_->problem);
   report.build_seconds += since(begin);
-  starts_ = proposed_starts(joint_->problem);
+  starts_ = proposed_starts();
 }
 
 void PlanSearch::open(PlanReport& report, bool polishes, const std::vector<Solution>& known) {
@@ -109,8 +111,16 @@ void PlanSearch::open(PlanReport& report, bool polishes, const std::vector<Solut
   // Some plan is always looked for, however short the search is to be.
   if (!found.solution && method() != LimitedOptions::Method::plain)
     found = solve_round(search, {}, starts, std::max(effort.seconds, Effort().seconds), report);
-  unlimited_bound_ = report.lower_bound;
   require_a_plan(found);
+  if (found.cost > (1 + kFitting.lost) * found.lower_bound &&
+      method() == LimitedOptions::Method::narrowing) {
+    starts.push_back(*found.solution);
+    if (std::optional<Solution> start = least_cut(joint_->problem, *space_)) {
+      starts.push_back(std::move(*start));
+      found = solve_round(search, {}, starts, effort.seconds, report);
+    }
+  }
+  unlimited_bound_ = report.lower_bound;
   report.cost = raw_cost(joint_->problem, *found.solution);
   loosest_ = std::move(found.solution);
 }
@@ -268,15 +278,15 @@ void PlanSearch::keep_proposed(SearchSpace& space, PlanReport& report) {
 
 /// What a tree search and its descents found cheapest: nodes take it, and held values and hubs what
 /// is best with it. None where there was none.
-std::vector<Solution> PlanSearch::proposed_starts(const FactoredProblem& problem) const {
+std::vector<Solution> PlanSearch::proposed_starts() const {
   if (cheapest_.empty()) return {};
-  Kept kept = all_kept(problem);
+  Kept kept = all_kept(joint_->problem);
   for (size_t c = 0; c < cheapest_.size(); ++c) {
     if (cheapest_[c] >= 0) kept[c] = {cheapest_[c]};
   }
-  const std::optional<Narrowed> found = narrow(restricted(problem, kept), {Effort().gap});
-  if (!found || !found->solution) return {};
-  return {expanded(*found->solution, kept)};
+  std::optional<Solution> found = cheapest_of(joint_->problem, kept);
+  if (!found) return {};
+  return {std::move(*found)};
 }
 
 void PlanSearch::drop_avoided(SearchSpace& space) const {

@@ -66,8 +66,9 @@ class PlanSearch {
   /// From a solution of this search, or one that differs in prices alone, whose plan's step takes
   /// `seconds`: looks for a shorter one, where collectives run while kernels do. Lays out what is
   /// near it (planner/near_solutions.h), the likeliest first, until one is shorter, and what a
-  /// descent from the fastest comes to (planner/step_descent.h). Times are those with what is kept (PlanOptions::retime_kept). False
-  /// if none is shorter; else fastest() is the shortest. Sets the report's cost and solver.
+  /// descent from the fastest comes to (planner/step_descent.h). Times are those with what is kept
+  /// (PlanOptions::retime_kept). False if none is shorter; else fastest() is the shortest. Sets the
+  /// report's cost and solver.
   bool shorten(const Solution& solution, double seconds, PlanReport& report);
   /// The best plan of at most so many bytes; nullopt: none was found. What is found depends on
   /// these and the effort alone, not on earlier calls.
@@ -95,7 +96,7 @@ class PlanSearch {
   SearchSpace prepare(PlanReport& report);
   std::unique_ptr<GameTable> table_of(SearchSpace space, const GameOptions& rules);
   void keep_proposed(SearchSpace& space, PlanReport& report);
-  std::vector<Solution> proposed_starts(const FactoredProblem& problem) const;
+  std::vector<Solution> proposed_starts() const;
   bool searches_trees() const {
     return planner_ == PlannerKind::mcts || planner_ == PlannerKind::mcts_arguments;
   }

@@ -223,12 +223,15 @@ class Planning {
   bool go_down() {
     const double steps =
         std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kLimit.targets);
+    // Where the step is small a look is short, and more of them are made.
+    const int idle_looks = kLimit.looked_nodes / static_cast<int>(graph_.nodes().size());
+    const bool small = idle_looks > kLimit.most_idle;
     double best = kInfeasible;
     int idle = 0;
-    for (int k = 0; idle < kLimit.most_idle; ++k) {
+    for (int k = 0; idle < (small ? idle_looks : kLimit.most_idle); ++k) {
       const double seconds =
           look_at(static_cast<int64_t>(std::exp2((steps - k) / kLimit.targets)), quick());
-      if (seconds == kInfeasible || seconds > best * kLimit.slower) break;
+      if (!small && (seconds == kInfeasible || seconds > best * kLimit.slower)) break;
       idle = seconds < best * kLimit.gain ? 0 : idle + 1;
       best = std::min(best, seconds);
     }

@@ -58,7 +58,8 @@ double total(const std::map<std::string, double>& by_name) {
 std::string gap_text(const PlanReport& report, const Plan& plan) {
   if (report.nodes == 0 || report.cost <= 0) return "";  // a plan from a file
   if (!report.has_bound) return "of the strategies looked at; no bound";
-  const double gap = std::max(0.0, 1 - report.lower_bound / report.cost);
+  if (report.lower_bound <= 0) return "not compared with a bound";
+  const double gap = std::max(0.0, report.cost / report.lower_bound - 1);
   const char* const by =
       plan.hidden_seconds > 0 ? ", by times that hide nothing" : ", by the search's times";
   return gap < 1e-6

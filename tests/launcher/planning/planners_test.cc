@@ -135,6 +135,48 @@ TEST(PlannersOfSmallModels, OursIsNeverWorse) {
   std::filesystem::remove(path);
 }
 
+/// Between slow links most of a convolution net is best left whole, and searches that cut much of
+/// it end far above what they can prove. Faster links never make the step longer. What is said of
+/// the gap is the bound's.
+TEST(PlannersOfSmallModels, WhereLinksAreSlowNothingIsCutInVain) {
+  World world = World::threads(1);
+  const std::string path = model_file();
+  WideResNetModel net;
+  net.preset = "wrn-16-4";
+  net.weights = false;
+  write_wide_resnet(net, path);
+  ModelOptions options;
+  options.batch = 64;
+  options.loss = "cross-entropy";
+  const Model model = load_model(world, path, options);
+  std::filesystem::remove(path);
+  double slower = kOutOfMemory;  // links
+  for (const char* links : {"0.008x", "0.012x", "0.016x"}) {
+    SCOPED_TRACE(links);
+    PlanRequest request;
+    request.ranks = 4, request.mesh = "4";
+    request.cluster = std::string("p100,within=") + links;
+    request.with_evaluation = false;
+    const TrainingPlan ours = make_plan(world, model, request);
+    for (const char* planner : {"propagate", "mcts"}) {
+      request.planner = planner;
+      EXPECT_LE(ours.predicted_seconds(),
+                make_plan(world, model, request).predicted_seconds() * 1.001)
+          << planner;
+    }
+    EXPECT_LE(ours.predicted_seconds(), slower);
+    slower = ours.predicted_seconds();
+    const PlanReport& report = ours.impl().report;
+    ASSERT_GT(report.lower_bound, 0);
+    ASSERT_GT(report.cost, 1.01 * report.lower_bound);
+    const std::string text = plan_details(model, ours), before = "at most ";
+    const size_t said = text.find(before);
+    ASSERT_NE(said, std::string::npos) << text;
+    const double percent = 100 * (report.cost / report.lower_bound - 1);
+    EXPECT_NEAR(std::stod(text.substr(said + before.size())), percent, 0.05 * percent);
+  }
+}
+
 /// What fits one of them fits ours: here fsdp needs less than any plan that the free search finds.
 TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
   World world = World::threads(1);
