@@ -119,6 +119,13 @@ std::string Node::make_segment(MPI_Comm comm, int64_t bytes, Segment& segment) {
     check(MPI_Allreduce(&own, &every, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
     return every == 1;
   };
+  // A process that MPI finds no addresses in would leave the others waiting.
+  void* const addresses = mmap(nullptr, static_cast<size_t>(all), PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const bool found = addresses != MAP_FAILED;
+  if (found) munmap(addresses, static_cast<size_t>(all));
+  if (!all_agree(found))
+    return str("a process may not have ", all, " more bytes of addresses (ulimit -v)");
   MPI_Info info = MPI_INFO_NULL;
   MPI_Info_create(&info);
   MPI_Info_set(info, "alloc_shared_noncontig", "true");

@@ -223,9 +223,14 @@ int Call::run_on(World& world) {
 }
 
 int run(int argc, char** argv) {
-  Call call;
-  const std::optional<int> status = call.parse({argv + 1, argv + argc});
-  return status ? *status : call.run();
+  try {
+    Call call;
+    const std::optional<int> status = call.parse({argv + 1, argv + argc});
+    return status ? *status : call.run();
+  } catch (const std::exception& e) {  // no memory, no threads
+    std::fprintf(stderr, "shardrun: the system refused what was asked of it: %s\n", e.what());
+    return 1;
+  }
 }
 
 /// Where the caller closed standard input, output or errors, the next file that is opened would

@@ -144,6 +144,12 @@ std::string with_older(const std::string& sentence, const std::string& path, con
     if (is_one_folder(found.path, path)) step = found.step;
   }
   const std::string older = newest_whole_before(folder, step);
+  if (std::error_code unread; !older.empty() && !std::filesystem::exists(path, unread)) {
+    return str(sentence,
+               "; that was removed meanwhile, as a run with --keep does; the newest whole "
+               "one is ",
+               older, ": ", advice, " ", older);
+  }
   if (older.empty()) return str(sentence, "; ", folder, " holds no whole one before it");
   return str(sentence, "; the newest whole one before it is ", older, ": ", advice, " ", older);
 }

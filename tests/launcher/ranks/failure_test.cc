@@ -535,6 +535,23 @@ TEST_F(Failures, ThreadsThatCannotBeStarted) {
   }
 }
 
+/// A process that may have few addresses: ranks that cannot share memory exchange by messages, or
+/// say that their arena has no place. None waits for one that MPI found no addresses in.
+TEST_F(Failures, AddressesThatAreScarce) {
+  SKIP_WHERE_MEMORY_IS_SHADOWED();
+  ASSERT_EQ(at_->sh(SHARDRUN_COMMAND " model gpt --preset tiny --no-weights -o tiny.onnx").status,
+            0);
+  int by_messages = 0;
+  for (int kib = 250'000; kib <= 700'000; kib += 75'000) {
+    const Outcome run =
+        at_->sh("ulimit -v " + std::to_string(kib) + "\n" +
+                Workspace::line(mpi(2), "tiny.onnx --batch 64 --steps 1 --timeout 10"));
+    EXPECT_NE(run.status, 124) << kib << ": " << describe(run);
+    by_messages += describe(run).find("more bytes of addresses (ulimit -v)") != std::string::npos;
+  }
+  EXPECT_GT(by_messages, 0);
+}
+
 TEST_F(Failures, StartTimeoutsThatAreNone) {
   for (const std::string value : {"soon", "12abc", "-1", "nan", "''"}) {
     const Outcome run = at_->sh("export SHARDRUN_START_TIMEOUT=" + value + "\n" +

@@ -1,5 +1,7 @@
 // Runs that go on from checkpoints, through the public header: on the same mesh bit for bit as if
 // they had not stopped, on any other from the same state.
+#include "checkpoint/resume.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -433,6 +435,10 @@ TEST_F(Resume, ADamagedOneIsNamedWithTheOneBefore) {
   said = refusal(run);
   EXPECT_NE(said.find("the newest whole one before it is " + at("c/step-00000002")),
             std::string::npos)
+      << said;
+  said = with_older("unread", at("c/step-00000001"), kGoOn);  // removed while it was read
+  EXPECT_NE(said.find("removed meanwhile"), std::string::npos) << said;
+  EXPECT_NE(said.find("the newest whole one is " + at("c/step-00000002")), std::string::npos)
       << said;
   // As it says.
   run.train.resume = at("c/step-00000002");
