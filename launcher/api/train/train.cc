@@ -88,7 +88,7 @@ class RankRun {
     const double start = now_seconds();
     try {
       if (call_.resumed && call_.resumed->state.validation_due) validate();
-      while (step_ < options_.steps && !validation_.stopped() && !stopped_) take_step();
+      while (!last() && !validation_.stopped() && !stopped_) take_step();
       look_after_checkpoint(true);
       if (checkpoints_) checkpoints_->finish();
       trainer_.succeeded();
@@ -142,6 +142,9 @@ class RankRun {
     if (!options_.board.empty()) board_.emplace(options_.board, step_);
   }
 
+  /// Does the run end with this step, whatever its validation finds?
+  bool last() const { return step_ >= options_.steps; }
+
   void take_step() {
     ++step_;
     const StepReport done = trainer_.step(step_, schedule_.lr_at(step_));
@@ -159,8 +162,7 @@ class RankRun {
     }
     const std::optional<int> stop = trainer_.asked_to_stop();
     if (stop) stopped_ = Stopped{step_, *stop};
-    validation_due_ = (step_ == options_.steps ||
-                       (options_.eval_every > 0 && step_ % options_.eval_every == 0)) &&
+    validation_due_ = (last() || (options_.eval_every > 0 && step_ % options_.eval_every == 0)) &&
                       trainer_.has(Split::validation);
     if (validation_due_ && !stopped_) validate();
     const bool every = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
@@ -168,7 +170,7 @@ class RankRun {
   }
 
   void validate() {
-    const std::optional<EvalReport> eval = validation_.take(step_);
+    const std::optional<EvalReport> eval = validation_.take(step_, last());
     validation_due_ = !eval;
     if (!eval) stopped_ = Stopped{step_, trainer_.asked_to_stop().value_or(0)};
     if (!eval || !leader_) return;

@@ -19,7 +19,7 @@ void Validation::restore(const RunState& state) {
   if (state.test_loss) test_ = {*state.test_loss, state.test_accuracy};
 }
 
-std::optional<EvalReport> Validation::take(int64_t step) {
+std::optional<EvalReport> Validation::take(int64_t step, bool last) {
   std::optional<RankTrainer::Evaluation> now, test;
   if (trainer_.tests_in_same_pass()) {
     std::tie(now, test) = trainer_.evaluate_both();
@@ -43,7 +43,7 @@ std::optional<EvalReport> Validation::take(int64_t step) {
     best_step_ = step;
     test_ = test;
   }
-  if ((stopped() || step == options_.steps) && test_) {
+  if ((stopped() || last) && test_) {
     report.best_step = best_step_;
     report.test_loss = test_->loss;
     report.test_accuracy = test_->accuracy;

@@ -14,12 +14,13 @@ namespace shardrun {
 class Validation {
  public:
   Validation(RankTrainer& trainer, const TrainOptions& options)
-      : trainer_(trainer), options_(options), stopping_(options.patience) {}
+      : trainer_(trainer), stopping_(options.patience) {}
 
   bool stopped() const { return stopping_.exhausted(); }
 
-  /// Nothing, and as if it had not been called, if a rank was asked to stop meanwhile.
-  std::optional<EvalReport> take(int64_t step);
+  /// Nothing, and as if it had not been called, if a rank was asked to stop meanwhile. `last`: the
+  /// run ends with this step, whatever the validation finds.
+  std::optional<EvalReport> take(int64_t step, bool last);
 
   /// What it remembers, for a run that goes on from where this one stops.
   void add_to(RunState& state) const;
@@ -27,7 +28,6 @@ class Validation {
 
  private:
   RankTrainer& trainer_;
-  const TrainOptions& options_;
   EarlyStopping stopping_;
   int64_t best_step_ = 0;
   std::optional<RankTrainer::Evaluation> test_;
