@@ -11,9 +11,10 @@
 namespace shardrun {
 namespace {
 
-constexpr const char* kForms =
-    "wanted TARGET@AXIS with batch, state, gradients, weights, inner, sequence, auto, VALUE.DIM, "
-    "NODE:OPTION, NODE:whole or #GROUP for TARGET, as in batch@data";
+std::string forms() {
+  return "wanted TARGET@AXIS with " + names_of(kTargets) +
+         ", VALUE.DIM, NODE:OPTION, NODE:whole or #GROUP for TARGET, as in batch@data";
+}
 
 std::optional<int> whole_number(std::string_view text) {
   int out = 0;
@@ -53,7 +54,7 @@ void read_target(std::string_view text, const std::string& by, Cut& cut) {
   }
   const auto number = [&](std::string_view digits) {
     const std::optional<int> out = whole_number(digits);
-    SR_REQUIRE(out, invalid_input, by, ": '", digits, "' is no whole number; ", kForms);
+    SR_REQUIRE(out, invalid_input, by, ": '", digits, "' is no whole number; ", forms());
     return *out;
   };
   if (text[0] == '#') {
@@ -63,7 +64,7 @@ void read_target(std::string_view text, const std::string& by, Cut& cut) {
   }
   // The last of . and : tells which it is; names may have both.
   const size_t place = text.find_last_of(".:");
-  SR_REQUIRE(place != std::string_view::npos && place > 0, invalid_input, by, ": ", kForms);
+  SR_REQUIRE(place != std::string_view::npos && place > 0, invalid_input, by, ": ", forms());
   const std::string_view last = text.substr(place + 1);
   cut.name = text.substr(0, place);
   cut.target = text[place] == ':' ? Target::node : Target::value;
@@ -77,7 +78,7 @@ Schedule parse_tactic(std::string_view text, const Mesh& mesh) {
   cut.text = text;
   const std::string by = str("--tactic '", text, "'");
   std::optional<std::string_view> axis = split_last(text, '@');
-  SR_REQUIRE(axis && !text.empty(), invalid_input, by, ": ", kForms);
+  SR_REQUIRE(axis && !text.empty(), invalid_input, by, ": ", forms());
   std::string_view name = *axis;
   if (const size_t slash = name.find('/'); slash != std::string_view::npos) {
     const std::string_view digits = name.substr(slash + 1);
