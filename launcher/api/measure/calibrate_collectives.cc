@@ -35,6 +35,15 @@ constexpr Case kCases[] = {
     {Collective::Kind::all_to_all, "[{a}, -]", "[-, {a}]", 1, true},
 };
 
+static_assert(std::all_of(kCollectives.begin(), kCollectives.end(),
+                          [](const CollectiveTraits& traits) {
+                            return traits.is_measured() ==
+                                   std::any_of(
+                                       std::begin(kCases), std::end(kCases),
+                                       [&](const Case& c) { return c.kind == traits.kind; });
+                          }),
+              "kCases has each kind that is measured");
+
 /// Each value over all ranks; `world` is for memory of the host.
 void over_ranks(Communicator& world, std::vector<double>& values, Reduction op) {
   const auto count = static_cast<int64_t>(values.size());
