@@ -7,8 +7,15 @@ namespace shardrun {
 namespace {
 
 using Kind = Collective::Kind;
-constexpr Kind kKinds[] = {Kind::all_gather, Kind::reduce_scatter, Kind::all_reduce,
-                           Kind::all_to_all};
+
+/// Those that a Wire prices.
+std::vector<Kind> kinds() {
+  std::vector<Kind> out;
+  for (const CollectiveTraits& traits : kCollectives) {
+    if (traits.is_measured()) out.push_back(traits.kind);
+  }
+  return out;
+}
 
 Cluster nodes_of(int64_t nodes, int64_t devices) {
   Cluster cluster;
@@ -23,13 +30,10 @@ Cluster nodes_of(int64_t nodes, int64_t devices) {
 double seconds(Kind kind, double bytes, const std::string& mesh, std::vector<int> axes,
                const Cluster& cluster) {
   const Wire wire = wire_of(axes, Mesh::parse(mesh), cluster);
-  const auto n = static_cast<double>(wire.span.ranks);
-  switch (kind) {
-    case Kind::all_gather: return collective_seconds(kind, {bytes / n, bytes}, wire, cluster);
-    case Kind::reduce_scatter: return collective_seconds(kind, {bytes, bytes / n}, wire, cluster);
-    case Kind::all_to_all: return collective_seconds(kind, {bytes / n, bytes / n}, wire, cluster);
-    default: return collective_seconds(kind, {bytes, bytes}, wire, cluster);
-  }
+  const double shard = bytes / static_cast<double>(wire.span.ranks);
+  const CollectiveTraits& traits = traits_of(kind);
+  return collective_seconds(
+      kind, {traits.reduces ? bytes : shard, traits.replicates ? bytes : shard}, wire, cluster);
 }
 
 TEST(CollectiveCost, Numbers) {
@@ -53,7 +57,7 @@ TEST(CollectiveCost, Numbers) {
 
 TEST(CollectiveCost, MoreBytesNeverCostLess) {
   for (const Cluster& c : {nodes_of(4, 8), host_cluster()}) {
-    for (Kind kind : kKinds) {
+    for (Kind kind : kinds()) {
       for (std::vector<int> axes : {std::vector{0}, std::vector{1}, std::vector{0, 1}}) {
         double before = 0;
         for (double bytes = 8; bytes < 1e10; bytes *= 1.7) {
@@ -81,7 +85,7 @@ TEST(CollectiveCost, ReduceScatterAndAllGatherMakeAnAllReduce) {
 }
 
 TEST(CollectiveCost, BetweenNodesCostsMoreThanWithin) {
-  for (Kind kind : kKinds) {
+  for (Kind kind : kinds()) {
     for (double bytes : {1e2, 1e5, 1e8}) {
       EXPECT_GT(seconds(kind, bytes, "8x8", {0}, nodes_of(8, 8)),
                 seconds(kind, bytes, "8x8", {1}, nodes_of(8, 8)))

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <random>
+#include <set>
 
 #include "exec/collective_step.h"
+#include "planner/reshard/reshard_moves.h"
 #include "planner/reshard/reshard_table.h"
 #include "tests/collectives/ranks.h"
 
@@ -105,16 +107,14 @@ struct Case {
   Sharding from, to;
 };
 
-/// Runs every case's sequence on threads and compares what all ranks then hold with the value.
-void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& cases,
-               const Cluster& cluster) {
+/// Runs the sequence of each case on threads and compares what all ranks then hold with the value.
+void run_sequences(const Mesh& mesh, const Shape& shape, const std::vector<Case>& cases,
+                   const std::vector<std::vector<ReshardStep>>& sequences) {
   const TensorType type{DType::i32, shape};
-  std::vector<std::vector<ReshardStep>> sequences;
   std::vector<std::vector<int>> axis_sets;
-  for (const Case& c : cases) {
-    sequences.push_back(cheapest_reshard(type, c.from, c.to, mesh, cluster));
-    ASSERT_EQ(sequences.back().empty() ? c.from : sequences.back().back().after, c.to);
-    for (const ReshardStep& step : sequences.back()) {
+  for (size_t i = 0; i < cases.size(); ++i) {
+    ASSERT_EQ(sequences[i].empty() ? cases[i].from : sequences[i].back().after, cases[i].to);
+    for (const ReshardStep& step : sequences[i]) {
       if (std::find(axis_sets.begin(), axis_sets.end(), step.axes) == axis_sets.end())
         axis_sets.push_back(step.axes);
     }
@@ -175,6 +175,14 @@ void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& ca
   }
 }
 
+void run_cases(const Mesh& mesh, const Shape& shape, const std::vector<Case>& cases,
+               const Cluster& cluster) {
+  std::vector<std::vector<ReshardStep>> sequences;
+  for (const Case& c : cases)
+    sequences.push_back(cheapest_reshard({DType::i32, shape}, c.from, c.to, mesh, cluster));
+  run_sequences(mesh, shape, cases, sequences);
+}
+
 void run_all_pairs(const char* mesh_text, const Shape& shape, size_t at_most = 100000,
                    const Cluster& cluster = {}) {
   const Mesh mesh = Mesh::parse(mesh_text);
@@ -210,6 +218,46 @@ TEST(Reshard, EveryPairOnTwoAxes) {
 TEST(Reshard, SampledOnThreeAxes) {
   run_all_pairs("2x2x2", {5, 6}, 400);
   run_all_pairs("2x2x2", {3, 4, 2}, 400);
+}
+
+ReshardState state_of(const Sharding& s) {
+  ReshardState out;
+  for (size_t d = 0; d < s.dims.size(); ++d) {
+    for (size_t at = 0; at < s.dims[d].size(); ++at)
+      out.set_cut(static_cast<size_t>(s.dims[d][at]), d, at);
+  }
+  for (const auto& p : s.partial) out.set_partial(static_cast<size_t>(p.axis), p.op);
+  return out;
+}
+
+/// The search takes no move that is never the cheapest; here each is made by itself.
+TEST(Reshard, EveryMoveByItself) {
+  std::set<Kind> made;
+  for (const auto& [text, shape] : {std::pair{"2", Shape{5, 3}}, {"3", {4, 5}}, {"2x3", {7, 4}}}) {
+    const Mesh mesh = Mesh::parse(text);
+    const auto axes = static_cast<size_t>(mesh.axis_count());
+    const std::vector<Sharding> all =
+        all_shardings(mesh, shape.size(), {ReduceOp::max, ReduceOp::prod});
+    std::vector<Case> cases;
+    std::vector<std::vector<ReshardStep>> sequences;
+    for (const Sharding& from : all) {
+      std::vector<ReshardMove> moves;
+      reshard_moves(state_of(from), axes, shape.size(), nullptr, moves);
+      for (const ReshardMove& move : moves) {
+        const auto after = std::find_if(
+            all.begin(), all.end(), [&](const Sharding& s) { return state_of(s) == move.after; });
+        ASSERT_NE(after, all.end()) << to_string(move.kind) << " of " << to_string(from, mesh);
+        cases.push_back({from, *after});
+        sequences.push_back({{move.kind, move.axes.list(), static_cast<int>(move.dim),
+                              static_cast<int>(move.to_dim), move.op, *after, 0}});
+        made.insert(move.kind);
+      }
+    }
+    run_sequences(mesh, shape, cases, sequences);
+    if (HasFatalFailure()) return;
+  }
+  for (const CollectiveTraits& traits : kCollectives)
+    EXPECT_EQ(made.count(traits.kind) > 0, !traits.is_exchange()) << traits.name;
 }
 
 TEST(Reshard, EmptyIfNothingChanges) {

@@ -265,15 +265,18 @@ TEST(Baselines, MegatronLeavesRanksWithoutColumns) {
   EXPECT_EQ(layout(plan_of(g, "megatron", "a=2,b=3"), "w0"), "[-, {a,b}]");
 }
 
-class TrainsAlike : public testing::TestWithParam<const char*> {};
+class TrainsAlike : public testing::TestWithParam<Named<Baseline>> {};
 
 TEST_P(TrainsAlike, OnTwoThreeAndFourRanks) {
   for (const char* mesh : {"r=2", "r=3", "r=4", "r=2,s=2"})
-    expect_trains_alike(step(), GetParam(), mesh);
+    expect_trains_alike(step(), std::string(GetParam().name), mesh);
 }
-INSTANTIATE_TEST_SUITE_P(Baselines, TrainsAlike,
-                         testing::Values("dp", "zero1", "zero2", "fsdp", "megatron",
-                                         "megatron-sp"));
+INSTANTIATE_TEST_SUITE_P(Baselines, TrainsAlike, testing::ValuesIn(kBaselines),
+                         [](const auto& info) {
+                           std::string name(info.param.name);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 /// Queries cut by one axis and keys by the other: a rank has a block of a head's scores.
 TEST(SplitAttention, TrainsAlikeWithQueriesAndKeysCut) {
