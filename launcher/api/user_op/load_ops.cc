@@ -2,12 +2,14 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/files/input_file.h"
 #include "ranks/world.h"
 #include "shardrun/op.h"
 
@@ -16,12 +18,17 @@ namespace shardrun {
 void load_ops(const std::string& library) {
   at_boundary([&] {
     constexpr const char* kEntry = "shardrun_ops";
+    constexpr std::string_view kMagic =
+        "\x7f"
+        "ELF";
     const std::unique_ptr<char, decltype(&std::free)> path(::realpath(library.c_str(), nullptr),
                                                            &std::free);
     SR_REQUIRE(path != nullptr, invalid_input, library, ": there is no such library of ops");
-    std::error_code error;  // of a pipe the loader would wait for a writer
-    SR_REQUIRE(std::filesystem::is_regular_file(path.get(), error), invalid_input, library,
-               ": is not a regular file, wanted a library of ops");
+    // Of what is no library the loader might wait for bytes.
+    const InputFile file(path.get(), "a library of ops");
+    std::string magic(kMagic.size(), '\0');
+    if (file.size() >= std::ssize(magic)) file.read(0, std::ssize(magic), magic.data());
+    SR_REQUIRE(magic == kMagic, invalid_input, library, ": is not a shared library");
     static std::mutex mutex;
     static std::set<std::string> loaded;
     const std::lock_guard lock(mutex);

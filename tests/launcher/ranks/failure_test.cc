@@ -128,6 +128,7 @@ TEST_F(Failures, BadData) {
 TEST_F(Failures, LibrariesOfOpsThatThrowAnything) {
   at_->sh("mkfifo pipe");
   expect_refused("gpt.onnx --ops pipe", {"pipe: is not a regular file, wanted a library of ops"});
+  expect_refused("gpt.onnx --ops gpt.onnx", {"gpt.onnx: is not a shared library"});
   expect_refused("gpt.onnx --ops " SHARDRUN_THROWING_OPS,
                  {SHARDRUN_THROWING_OPS, "shardrun_ops() throws what is no std::exception"}, true);
 }
