@@ -179,6 +179,13 @@ void HostList::read_hostfile(const std::string& flag, const std::string& path) {
   }
   if (entries_.empty() && excluded_.empty())
     throw Failure(Failure::Kind::call, what + ": it names no host");
+  for (const HostEntry& entry : entries_) {
+    const auto in_no_name = [](unsigned char c) { return c <= ' ' || c == 0x7f || c == '/'; };
+    if (std::any_of(entry.name.begin(), entry.name.end(), in_no_name))
+      throw Failure(Failure::Kind::call, what +
+                                             ": names no hosts but something else, as with a "
+                                             "control character or a '/' in a name");
+  }
   const bool none = std::all_of(entries_.begin(), entries_.end(),
                                 [](const HostEntry& entry) { return entry.slots == 0; });
   if (!entries_.empty() && none && !may_oversubscribe(words_))

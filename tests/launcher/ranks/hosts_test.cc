@@ -149,6 +149,13 @@ TEST_F(Hosts, OfAHostfileThatCannotBeUsed) {
             "--hostfile " + path("zero") +
                 ": slots=0 of every host is no rank; give slots, or the launcher --oversubscribe");
   EXPECT_EQ(said("--oversubscribe --hostfile " + path("zero") + " -np 2"), "nothing");
+  for (const std::string& text : {std::string("a\0b\n", 4), std::string("/usr/bin:/bin\n")}) {
+    at_.write("other", text);
+    EXPECT_EQ(said("--hostfile " + path("other") + " -np 2"),
+              "--hostfile " + path("other") +
+                  ": names no hosts but something else, as with a control character or a '/' in a "
+                  "name");
+  }
   at_.write("without", "^here\n");
   EXPECT_EQ(said("--hostfile " + path("without") + " -np 2"), "nothing");
 }
