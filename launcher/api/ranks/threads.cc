@@ -103,9 +103,13 @@ Pinned::Pinned(const std::vector<int>& cores, int threads) {
   if (cores.empty()) return;
   before_ = own_processors();
   threads_ = threads;
-  const bool one_each = static_cast<int>(cores.size()) == threads;
+  // Threads allocate nothing that could throw in them.
+  std::vector<std::vector<int>> own(static_cast<size_t>(threads), cores);
+  if (cores.size() == own.size()) {
+    for (size_t t = 0; t < own.size(); ++t) own[t] = {cores[t]};
+  }
 #pragma omp parallel num_threads(threads)
-  run_on(one_each ? std::vector{cores[static_cast<size_t>(omp_get_thread_num())]} : cores);
+  run_on(own[static_cast<size_t>(omp_get_thread_num())]);
 }
 
 Pinned::~Pinned() {
