@@ -58,64 +58,64 @@ TEST(StepTimes, ACollectiveRunsWhileKernelsDo) {
 }
 
 /// An update that is made in parts is gathered where the next step begins with it whole.
-TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
-  Graph graph;
+/// A parameter on two ranks, and what gathering it takes.
+struct Gathered {
   const TensorType type{DType::f32, {1 << 20}};
-  const ValueId held = graph.add_persistent("w", type, Role::parameter, {}),
-                next = graph.add("relu", {held}, {}, "next");
-  graph.updates[held] = next;
   const Mesh mesh = Mesh::parse("2");
   const Cluster cluster;
-  ReshardTimes times(mesh, cluster);
+  ReshardTimes times{mesh, cluster};
   const Sharding whole = Sharding::replicated(1);
   Sharding cut = whole;
-  cut.dims[0] = {0};
-  const double kernel = 1, gather = times.seconds(times.number_of(type), times.number_of(cut),
-                                                  times.number_of(whole));
-  ASSERT_GT(gather, 0);
-  const Folding folding = fold(graph, {});
+  Graph graph;
+  ValueId held = graph.add_persistent("w", type, Role::parameter, {});
+  double seconds = 0;
+
+  Gathered() {
+    cut.dims[0] = {0};
+    seconds = times.seconds(times.number_of(type), times.number_of(cut), times.number_of(whole));
+    EXPECT_GT(seconds, 0);
+  }
+};
+
+TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
+  Gathered g;
+  const ValueId next = g.graph.add("relu", {g.held}, {}, "next");
+  g.graph.updates[g.held] = next;
+  const double kernel = 1;
+  const Folding folding = fold(g.graph, {});
   SearchSpace space;
   space.reshards_updates = true;
-  space.sum_prices.resize(graph.values().size());
+  space.sum_prices.resize(g.graph.values().size());
   space.strategies.resize(folding.classes.size());
-  space.strategies[at(folding.class_of_node[at(graph.value(next).producer)])] = {
-      {{whole}, {cut}, kernel}};
-  add_value_strategies(space, graph, folding, {});
-  JointProblem joint = build_problem(space, graph, folding, mesh, times);
-  const PlanContext posed{graph, mesh, folding, space, joint, times};
+  space.strategies[at(folding.class_of_node[at(g.graph.value(next).producer)])] = {
+      {{g.whole}, {g.cut}, kernel}};
+  add_value_strategies(space, g.graph, folding, {});
+  JointProblem joint = build_problem(space, g.graph, folding, g.mesh, g.times);
+  const PlanContext posed{g.graph, g.mesh, folding, space, joint, g.times};
   const Solution first(joint.problem.nodes.size(), 0);  // held whole
-  ASSERT_EQ(posed.chosen(folding.class_of_value[at(held)], first).out[0], whole);
-  EXPECT_NEAR(StepTimes(posed).seconds(first), kernel + gather, 1e-9);
+  ASSERT_EQ(posed.chosen(folding.class_of_value[at(g.held)], first).out[0], g.whole);
+  EXPECT_NEAR(StepTimes(posed).seconds(first), kernel + g.seconds, 1e-9);
 }
 
 TEST(StepTimes, ACopyIsMadeForEachReaderWhereItIsNotShared) {
-  Graph graph;
-  const TensorType type{DType::f32, {1 << 20}};
-  const ValueId held = graph.add_persistent("w", type, Role::parameter, {});
-  graph.add("relu", {held}, {}, "first");
-  graph.add("tanh", {held}, {}, "second");
-  const Mesh mesh = Mesh::parse("2");
-  const Cluster cluster;
-  ReshardTimes times(mesh, cluster);
-  const Sharding whole = Sharding::replicated(1);
-  Sharding cut = whole;
-  cut.dims[0] = {0};
-  const double gather = times.seconds(times.number_of(type), times.number_of(cut),
-                                      times.number_of(whole)),
-               kernel = gather / 100;
-  const Folding folding = fold(graph, {});
+  Gathered g;
+  g.graph.add("relu", {g.held}, {}, "first");
+  g.graph.add("tanh", {g.held}, {}, "second");
+  const double kernel = g.seconds / 100;
+  const Folding folding = fold(g.graph, {});
   for (const bool shared : {true, false}) {
     SearchSpace space;
-    space.sum_prices.resize(graph.values().size());
+    space.sum_prices.resize(g.graph.values().size());
     space.strategies.resize(folding.classes.size());
     for (const int node_class : folding.class_of_node)
-      space.strategies[at(node_class)] = {{{whole}, {whole}, kernel}};
-    space.strategies[at(folding.class_of_value[at(held)])] = {{{}, {cut}, 0}};
-    space.regathered.assign(graph.values().size(), !shared);
-    JointProblem joint = build_problem(space, graph, folding, mesh, times);
-    const PlanContext posed{graph, mesh, folding, space, joint, times};
+      space.strategies[at(node_class)] = {{{g.whole}, {g.whole}, kernel}};
+    space.strategies[at(folding.class_of_value[at(g.held)])] = {{{}, {g.cut}, 0}};
+    space.regathered.assign(g.graph.values().size(), !shared);
+    JointProblem joint = build_problem(space, g.graph, folding, g.mesh, g.times);
+    const PlanContext posed{g.graph, g.mesh, folding, space, joint, g.times};
     const Solution only(joint.problem.nodes.size(), 0);
-    EXPECT_NEAR(StepTimes(posed).seconds(only), (shared ? 1 : 2) * gather + 2 * kernel, 2 * kernel);
+    EXPECT_NEAR(StepTimes(posed).seconds(only), (shared ? 1 : 2) * g.seconds + 2 * kernel,
+                2 * kernel);
   }
 }
 
