@@ -11,8 +11,8 @@ namespace shardrun {
 struct NearOptions {
   double spare = 0.01;     // relative: what costs so much more than the cheapest is not near
   double most_gap = 0.05;  // relative: where more is open, bounds say too little about what is near
-  double gap = 1e-3;       // relative: a search that comes so close to its bound ends
-  int tries = 16;          // searches with one choice made
+  double gap = 1e-3;       // relative: what comes so close to its bound is good enough
+  int tries = 16;          // choices that may be near
   double seconds = 0.3;    // of work (planner/solver/deadline.h)
 };
 

@@ -57,7 +57,6 @@ TEST(StepTimes, ACollectiveRunsWhileKernelsDo) {
   }
 }
 
-/// An update that is made in parts is gathered where the next step begins with it whole.
 /// A parameter on two ranks, and what gathering it takes.
 struct Gathered {
   const TensorType type{DType::f32, {1 << 20}};
@@ -77,6 +76,7 @@ struct Gathered {
   }
 };
 
+/// An update that is made in parts is gathered where the next step begins with it whole.
 TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
   Gathered g;
   const ValueId next = g.graph.add("relu", {g.held}, {}, "next");
@@ -97,6 +97,7 @@ TEST(StepTimes, AnUpdateIsBroughtToWhereItIsHeld) {
   EXPECT_NEAR(StepTimes(posed).seconds(first), kernel + g.seconds, 1e-9);
 }
 
+/// As fsdp gathers weights again in the backward pass.
 TEST(StepTimes, ACopyIsMadeForEachReaderWhereItIsNotShared) {
   Gathered g;
   g.graph.add("relu", {g.held}, {}, "first");
