@@ -350,20 +350,6 @@ Parameters min_max(const Node& n) {
   return {static_cast<float>(n.attrs.f("min", -inf)), static_cast<float>(n.attrs.f("max", inf))};
 }
 
-constexpr float kInvSqrt2 = 0.70710678118654752f, kInvSqrt2Pi = 0.39894228040143268f;
-constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;
-
-float gelu_erf(float x) { return 0.5f * x * (1.0f + erf(x * kInvSqrt2)); }
-// 0.5 (1 + tanh(u)) is sigmoid(2u), which has no cancellation for negative u.
-float gelu_tanh(float x) { return x * sigmoid(2.0f * kGeluScale * (x + kGeluCube * x * x * x)); }
-float gelu_erf_grad(float x, float dy) {
-  return dy * (0.5f * (1.0f + erf(x * kInvSqrt2)) + x * exp(-0.5f * x * x) * kInvSqrt2Pi);
-}
-float gelu_tanh_grad(float x, float dy) {
-  const float s = sigmoid(2.0f * kGeluScale * (x + kGeluCube * x * x * x));
-  const float slope = 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCube * x * x);
-  return dy * (s + x * s * (1.0f - s) * slope);
-}
 float clamp01(float x) { return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x; }
 
 bool wants_tanh(const Node& node) { return node.attrs.s("approximate", "none") == "tanh"; }

@@ -122,6 +122,22 @@ inline float erf(float x) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
+inline constexpr float kInvSqrt2 = 0.70710678118654752f, kInvSqrt2Pi = 0.39894228040143268f;
+inline constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;
+inline float gelu_erf(float x) { return 0.5f * x * (1.0f + erf(x * kInvSqrt2)); }
+/// 0.5 (1 + tanh(u)) is sigmoid(2u), which has no cancellation for negative u.
+inline float gelu_tanh(float x) {
+  return x * sigmoid(2.0f * kGeluScale * (x + kGeluCube * x * x * x));
+}
+inline float gelu_erf_grad(float x, float dy) {
+  return dy * (0.5f * (1.0f + erf(x * kInvSqrt2)) + x * exp(-0.5f * x * x) * kInvSqrt2Pi);
+}
+inline float gelu_tanh_grad(float x, float dy) {
+  const float s = sigmoid(2.0f * kGeluScale * (x + kGeluCube * x * x * x));
+  const float slope = 2.0f * kGeluScale * (1.0f + 3.0f * kGeluCube * x * x);
+  return dy * (s + x * s * (1.0f - s) * slope);
+}
+
 /// 2 artanh s = log((1 + s) / (1 - s)) for |s| <= 1/3.
 template <class T>
 inline T log_by_artanh(T s) {

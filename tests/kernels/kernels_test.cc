@@ -67,6 +67,7 @@ TEST(CpuKernels, AgreeWithTheReference) {
   for (const KernelImpl& impl : cpu_kernels()) {
     if (!all && !is_by_onednn(impl.op)) continue;
     if (impl.name == "cpu:winograd") continue;  // wants more channels: TiledConvolutions, PostOps
+    if (impl.name == "cpu:amx") continue;       // more rows: LargeMatmulsAndAttention, PostOps
     EXPECT_TRUE(exercised.count(impl.op + " " + impl.name))
         << impl.op << " " << impl.name << " was never run";
     EXPECT_NE(find_op(impl.op), nullptr) << impl.op;

@@ -2,6 +2,7 @@
 #include "kernels/cpu/products/packed_product.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -119,20 +120,30 @@ TEST(PackedProduct, EqualsPlainSumsInAnyChunks) {
   std::mt19937_64 rng(3);
   struct Types {
     DType a, b, in, out;
+    bool tiles = false;
   };
   const DType f32 = DType::f32, bf16 = DType::bf16;
   for (const Types& t : {Types{f32, f32, f32, f32},
                          {bf16, bf16, bf16, bf16},
                          {bf16, bf16, bf16, f32},
                          {bf16, f32, bf16, bf16},
-                         {f32, bf16, bf16, f32}}) {
-    for (const auto& [m, n, k] : {std::tuple{65, 70, 81}, {64, 600, 100}, {80, 64, 1100}}) {
-      for (int order = 0; order < 4; ++order) {
+                         {f32, bf16, bf16, f32},
+                         {bf16, bf16, bf16, bf16, true},
+                         {bf16, bf16, bf16, f32, true},
+                         {bf16, f32, bf16, bf16, true},
+                         {f32, bf16, bf16, f32, true}}) {
+    if (t.tiles && !cpu::has_matrix_units()) continue;
+    for (const auto& [m, n, k] : {std::tuple{65, 70, 81},
+                                  {64, 600, 100},
+                                  {80, 64, 1100},
+                                  {300, 200, 1600},
+                                  {1400, 70, 1700}}) {
+      for (int order = 0; order < (m < 300 ? 4 : m < 1000 ? 2 : 1); ++order) {
         ProductShape s;
         s.m = m, s.n = n, s.k = k;
         s.a_row = order & 1 ? 1 : k, s.a_col = order & 1 ? m : 1;
         s.b_row = order & 2 ? 1 : n, s.b_col = order & 2 ? k : 1;
-        s.a = t.a, s.b = t.b, s.in = t.in, s.out = t.out;
+        s.a = t.a, s.b = t.b, s.in = t.in, s.out = t.out, s.tiles = t.tiles;
         s.chunk_bytes = 64 << 10;
         std::string why;
         const auto product = PackedProduct::make(s, &why);
@@ -164,14 +175,51 @@ TEST(PackedProduct, EqualsPlainSumsInAnyChunks) {
           }
         }
         EXPECT_LT(std::sqrt(error / norm), t.out == bf16 ? 3e-3 : 1e-5)
-            << t.a << " " << t.b << " -> " << t.out << " " << m << "x" << k << "x" << n << " order "
-            << order;
+            << t.a << " " << t.b << " -> " << t.out << (t.tiles ? " by tiles " : " ") << m << "x"
+            << k << "x" << n << " order " << order;
         ASSERT_EQ(static_cast<const unsigned char*>(workspace.data)[product->workspace_bytes()],
                   0xff)
             << "wrote past its workspace";
       }
     }
   }
+}
+
+/// Columns and rows are divided among threads, terms never.
+TEST(PackedProduct, OfTilesAreTheSameByAnyNumberOfThreads) {
+  if (!cpu::has_matrix_units()) GTEST_SKIP() << "a processor without tiles";
+  std::mt19937_64 rng(5);
+  const int threads = omp_get_max_threads();
+  for (const DType out : {DType::f32, DType::bf16}) {
+    for (const auto& [m, n, k] : {std::tuple{40, 330, 1700}, {530, 50, 90}, {200, 200, 64}}) {
+      ProductShape s;
+      s.m = m, s.n = n, s.k = k, s.a_row = k, s.a_col = 1, s.b_row = n, s.b_col = 1;
+      s.a = s.b = s.in = DType::bf16, s.out = out, s.tiles = true;
+      const Numbers a(s.in, m * k, rng), b(s.in, k * n, rng), bias(DType::f32, n, rng);
+      for (const bool posted : {false, true}) {
+        if (posted) s.post = {{"add", 0, n, DType::f32}, {"gelu"}};
+        const void* const operand = bias.tensor.data();
+        std::vector<Tensor> got;
+        for (const int count : {1, 3}) {
+          omp_set_num_threads(count);
+          std::string why;
+          const auto product = PackedProduct::make(s, &why);
+          ASSERT_TRUE(product) << why;
+          const Aligned workspace(product->workspace_bytes());
+          got.emplace_back(TensorType{out, {m, n}});
+          product->run(a.tensor.data(), b.tensor.data(), got.back().data(), workspace.data,
+                       std::span(&operand, posted ? 1 : 0));
+          EXPECT_EQ(static_cast<const unsigned char*>(workspace.data)[product->workspace_bytes()],
+                    0xff);
+        }
+        EXPECT_EQ(std::memcmp(got[0].data(), got[1].data(),
+                              static_cast<size_t>(byte_size(got[0].type()))),
+                  0)
+            << m << "x" << n << "x" << k;
+      }
+    }
+  }
+  omp_set_num_threads(threads);
 }
 
 /// By way of the op: the equations of a layer's three products, in one type and in two.
@@ -227,6 +275,11 @@ TEST(PackedProduct, LeavesSmallProductsToOthers) {
   std::string why;
   EXPECT_FALSE(PackedProduct::make(s, &why));
   EXPECT_NE(why.find("64 rows"), std::string::npos) << why;
+  if (!cpu::has_matrix_units()) return;
+  s.tiles = true;
+  s.a = s.b = s.in = DType::bf16;
+  EXPECT_FALSE(PackedProduct::make(s, &why));
+  EXPECT_NE(why.find("32 rows"), std::string::npos) << why;
 }
 
 }  // namespace

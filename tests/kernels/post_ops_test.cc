@@ -288,15 +288,20 @@ TEST(PostOps, FollowEachChunkOfTiles) {
 TEST(PostOps, FollowTheLastPartOfAProduct) {
   if (!cpu::multiplies_blocks()) GTEST_SKIP() << "a processor without products of blocks";
   std::mt19937_64 rng(8);
-  for (const DType out : {DType::f32, DType::bf16}) {
-    for (const auto& [m, n, k] :
-         {std::tuple<int64_t, int64_t, int64_t>{65, 600, 100}, {600, 70, 65}, {80, 64, 1100}}) {
+  for (const auto& [out, tiles] :
+       {std::pair{DType::f32, false}, {DType::bf16, false}, {DType::bf16, true}}) {
+    if (tiles && !cpu::has_matrix_units()) continue;
+    for (const auto& [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{65, 600, 100},
+                                  {600, 70, 65},
+                                  {80, 64, 1100},
+                                  {80, 64, 1700}}) {
       cpu::ProductShape s;
+      s.tiles = tiles;
       s.m = m, s.n = n, s.k = k, s.a_row = k, s.a_col = 1, s.b_row = n, s.b_col = 1;
       s.a = s.b = s.in = s.out = out;
       s.chunk_bytes = 64 << 10;
       s.post = {{"add", 0, n, DType::f32}, {"tanh"}, {"mul", 0, 1, out}};
-      const bool whole = n <= 100;  // columns are not in chunks
+      const bool whole = n <= 100 || tiles;  // columns are not in chunks
       if (whole) s.post.push_back({"add", 0, m * n, out});
       std::string why;
       const auto product = cpu::PackedProduct::make(s, &why);

@@ -28,9 +28,10 @@ TEST(CpuKernels, LargeMatmulsAndAttention) {
              {{dtype, p.a}, {dtype, p.b}},
              {}};
       c.out = infer_types(c.node, c.in);
-      EXPECT_EQ(check(c, rng, exercised), 1) << describe(c);
+      EXPECT_GE(check(c, rng, exercised), 1) << describe(c);
     }
   }
+  EXPECT_EQ(exercised.count("matmul cpu:amx") > 0, cpu::has_matrix_units());
   for (const char* op : {"attention", "attention_grad"}) {
     for (DType dtype : {DType::f32, DType::bf16}) {
       for (int64_t q_offset : {0, 40, -30}) {

@@ -30,12 +30,15 @@ std::optional<std::vector<GemmPost>> gemm_posts(const KernelCall& call,
   for (const PostOp& post : post_ops(call.node)) {
     GemmPost g;
     g.op = post.node.op;
-    if (g.op == "gelu" && post.node.attrs.s("approximate", "none") == "tanh") g.op = "gelu_tanh";
+    const bool tanh = post.node.attrs.s("approximate", "none") == "tanh";
+    if (g.op == "gelu" && tanh) g.op = "gelu_tanh";
+    if (g.op == "gelu_grad") g.op = tanh ? "gelu_tanh_grad" : "gelu_erf_grad";
     if (g.op == "elu") g.alpha = activation_attr(post.node, "alpha");
     if (post.operands.size() > 1) return std::nullopt;
     if (!post.operands.empty()) {
       const TensorType& operand = call.in[post.operands[0]];
-      const bool turned = post.at == 1 && g.op != "add" && g.op != "mul";
+      const bool of_sums_last = g.op.ends_with("_grad"),
+                 turned = g.op != "add" && g.op != "mul" && (post.at == 1) != of_sums_last;
       if (turned || !is_f32_or_bf16(operand.dtype) || !lies(operand.shape)) return std::nullopt;
       g.count = element_count(operand.shape);
       g.dtype = operand.dtype;

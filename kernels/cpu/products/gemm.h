@@ -12,10 +12,10 @@
 namespace shardrun::cpu {
 
 /// An element-wise op on a Gemm's result before it is rounded: the result so far comes first, the
-/// operand second. An operand is dense, and as large as the result, as one row of it, or one
-/// number.
+/// operand second (of gradients it is the other way round). An operand is dense, and as large as
+/// the result, as one row of it, or one number.
 struct GemmPost {
-  std::string op;     // as in the registry
+  std::string op;     // as in the registry; or gelu_tanh, gelu_erf_grad, gelu_tanh_grad
   double alpha = 0;   // of activations that have one
   int64_t count = 0;  // elements of the operand; 0: there is none
   DType dtype = DType::f32;

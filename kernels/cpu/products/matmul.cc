@@ -1,7 +1,7 @@
-// matmul by oneDNN: the letters of the einsum fall into batch, m, n and k; where each group is one
-// strided dim in every operand, large products are packed in chunks (packed_product.h), and of
-// small ones and batches oneDNN reads the operands as they lie, else they are transposed into the
-// workspace first. A row by a matrix has a kernel of its own (row_product.h).
+// matmul: the letters of the einsum fall into batch, m, n and k; where each group is one strided
+// dim in every operand, large products are packed in chunks (packed_product.h), and of small ones
+// and batches oneDNN reads the operands as they lie, else they are transposed into the workspace
+// first. A row by a matrix has a kernel of its own (row_product.h).
 #include <algorithm>
 
 #include "base/round_up.h"
@@ -25,6 +25,10 @@ namespace {
 // Packing an operand of a product costs about as much as 64 rows of it, and saves a tenth of each.
 constexpr int64_t kRowsThatPay = 512;
 
+enum class By { tiles, onednn };
+
+constexpr std::string_view name_of(By by) { return by == By::tiles ? "cpu:amx" : "cpu:onednn"; }
+
 struct Types {
   DType a, b;     // of the operands
   DType in, out;  // of the product: bf16 if one of the operands is
@@ -33,7 +37,7 @@ struct Types {
 // The terms without batch, packed, or null and why not.
 std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& size,
                                             const Types& types, const std::vector<GemmPost>& post,
-                                            bool packed_before, std::string* why) {
+                                            By by, bool packed_before, std::string* why) {
   const std::string m = common_letters(e.out, e.a, true), n = common_letters(e.out, e.b, true),
                     k = common_letters(e.a, e.out, false);
   if (m + n != e.out || common_letters(m, e.b, true) != "") {
@@ -48,16 +52,17 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
     *why = "letters of one group are not adjacent";
     return nullptr;
   }
-  if (types.a == types.b && am->size < kRowsThatPay && !packed_before) {
-    *why = "too few rows for packing";
-    return nullptr;
-  }
   ProductShape s;
   s.m = am->size, s.n = bn->size, s.k = ak->size;
   s.a_row = am->stride, s.a_col = ak->stride, s.b_row = bk->stride, s.b_col = bn->stride;
   s.a = types.a, s.b = types.b, s.in = types.in, s.out = types.out;
   s.post = post;
+  s.tiles = by == By::tiles;
   s.packed = packed_before;
+  if (!s.tiles && !s.packed && s.a == s.b && s.m < kRowsThatPay) {
+    *why = "too few rows for packing";
+    return nullptr;
+  }
   return PackedProduct::make(s, why);
 }
 
@@ -100,8 +105,8 @@ std::optional<ProductSteps> row_steps(const KernelCall& call) {
 
 /// `packed_before`: the second operand's blocks are there.
 std::optional<ProductSteps> steps_of(const KernelCall& call, const std::vector<GemmPost>& post,
-                                     bool packed_before, std::string* why) {
-  if (post.empty()) {
+                                     By by, bool packed_before, std::string* why) {
+  if (post.empty() && by == By::onednn) {
     if (auto row = row_steps(call)) return row;
   }
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
@@ -109,19 +114,22 @@ std::optional<ProductSteps> steps_of(const KernelCall& call, const std::vector<G
   ProductSteps p;
   p.packed_before = packed_before;
   for (const auto& [letter, n] : size) {
-    if (n == 0) return p;
+    if (n > 0) continue;
+    *why = "there is nothing to multiply";
+    return by == By::onednn ? std::optional(p) : std::nullopt;
   }
   const Einsum e = without_ones(whole, size);
   const DType a = call.in[0].dtype, b = call.in[1].dtype, out = call.out[0].dtype,
               in = a == b ? a : DType::bf16;
   for (bool swapped : {false, true}) {
     const Einsum oriented = swapped ? Einsum{e.b, e.a, e.out} : e;
-    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post,
+    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post, by,
                       packed_before, why);
     p.swapped = swapped;
     if (p.packed) return p;
     if (packed_before) return std::nullopt;
   }
+  if (by == By::tiles) return std::nullopt;
   p.narrow_a = a != in, p.narrow_b = b != in;
   if (p.narrow_a) p.bytes_narrow = round_up_64(element_count(call.in[0].shape) * size_of(in));
   if (p.narrow_b) p.bytes_narrow = round_up_64(element_count(call.in[1].shape) * size_of(in));
@@ -187,18 +195,20 @@ void run(const ProductSteps& p, const KernelArgs& args,
   if (p.copy_out) p.copy_out->run(c, out.data);
 }
 
+template <By kBy>
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!steps_of(call, {}, rearranged_operands(call.node) > 0, &why)) return why;
+  if (!steps_of(call, {}, kBy, rearranged_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
+template <By kBy>
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<ProductSteps> p = steps_of(call, {}, rearranged_operands(call.node) > 0, &why);
+  std::optional<ProductSteps> p = steps_of(call, {}, kBy, rearranged_operands(call.node) > 0, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
-  return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), "cpu:onednn"};
+  return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), name_of(kBy)};
 }
 
 // ---- with post-ops ----
@@ -218,7 +228,8 @@ struct Posted {
   TensorType sums;
 };
 
-std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, std::string* why) {
+std::optional<Posted> plan_posted(const KernelCall& call, By by, bool packed_before,
+                                  std::string* why) {
   const Node node = without_post_ops(call.node);
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
   Posted out;
@@ -227,13 +238,13 @@ std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, st
   const KernelCall of_sums{node, own, std::span(&out.sums, 1)};
   const auto posts = gemm_posts(call, lies);
   if (posts && !row_steps(of_sums)) {
-    const auto product = steps_of({node, own, call.out}, *posts, packed_before, why);
+    const auto product = steps_of({node, own, call.out}, *posts, by, packed_before, why);
     if (product && (product->packed || product->gemm)) {
       out.product = *product;
       return out;
     }
   }
-  const auto product = steps_of(of_sums, {}, packed_before, why);
+  const auto product = steps_of(of_sums, {}, by, packed_before, why);
   if (!product) return std::nullopt;
   out.product = *product;
   out.epilogue = Epilogue::make(call, why);
@@ -242,20 +253,22 @@ std::optional<Posted> plan_posted(const KernelCall& call, bool packed_before, st
   return out;
 }
 
+template <By kBy>
 std::optional<std::string> posted_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   if (auto reason = refuse_more_results(call)) return reason;
   std::string why;
-  if (!plan_posted(call, rearranged_operands(call.node) > 0, &why)) return why;
+  if (!plan_posted(call, kBy, rearranged_operands(call.node) > 0, &why)) return why;
   return std::nullopt;
 }
 
+template <By kBy>
 PreparedKernel prepare_posted(const KernelCall& call) {
   std::string why;
   const bool packed = rearranged_operands(call.node) > 0;
-  const std::optional<Posted> p = plan_posted(call, packed, &why);
+  const std::optional<Posted> p = plan_posted(call, kBy, packed, &why);
   SR_REQUIRE(p.has_value(), internal, "matmul_post '", call.node.name, "' was refused: ", why);
-  PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), "cpu:onednn"};
+  PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), name_of(kBy)};
   if (!p->epilogue) {
     out.run = [p = *p](const KernelArgs& args) {
       KernelArgs own = args;
@@ -279,23 +292,35 @@ std::optional<WeightLayout> matmul_layout(const KernelCall& call) {
   const TensorType& weights = call.in[1];
   if (call.in[0].dtype != DType::bf16 || weights.dtype != DType::bf16 || weights.shape.size() != 2)
     return std::nullopt;
-  std::string why;
-  std::optional<ProductSteps> product;
-  if (!has_post_ops(call.node.op)) {
-    product = steps_of(call, {}, true, &why);
-  } else if (const auto posted = plan_posted(call, true, &why)) {
-    product = posted->product;
-  }
-  if (!product || !product->packed) return std::nullopt;
   const Einsum e = Einsum::parse(call.node.attrs.s("equation"));
   const bool rows_are_terms = e.out.find(e.b[0]) == std::string::npos;
-  const WeightLayout layout = WeightBlocks::matrix(product->packed->blocks(), 2, rows_are_terms);
-  return WeightBlocks::make(weights, layout) ? std::optional(layout) : std::nullopt;
+  for (const By by : {By::tiles, By::onednn}) {
+    std::string why;
+    std::optional<ProductSteps> product;
+    if (!has_post_ops(call.node.op)) {
+      product = steps_of(call, {}, by, true, &why);
+    } else if (const auto posted = plan_posted(call, by, true, &why)) {
+      product = posted->product;
+    }
+    if (!product || !product->packed) continue;
+    const WeightLayout layout = WeightBlocks::matrix(product->packed->blocks(), 2, rows_are_terms);
+    return WeightBlocks::make(weights, layout) ? std::optional(layout) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+template <By kBy>
+KernelImpl product_kernel() {
+  return {"matmul", std::string(name_of(kBy)), refuses<kBy>, prepare<kBy>};
+}
+template <By kBy>
+KernelImpl posted_kernel() {
+  return {"matmul_post", std::string(name_of(kBy)), posted_refuses<kBy>, prepare_posted<kBy>};
 }
 
 KernelList matmul_kernels() {
-  const KernelImpl dense{"matmul", "cpu:onednn", refuses, prepare};
-  return {by_nonzeros(dense), dense, {"matmul_post", "cpu:onednn", posted_refuses, prepare_posted}};
+  return {by_nonzeros(product_kernel<By::onednn>()), product_kernel<By::tiles>(),
+          product_kernel<By::onednn>(), posted_kernel<By::tiles>(), posted_kernel<By::onednn>()};
 }
 
 }  // namespace shardrun::cpu

@@ -90,6 +90,12 @@ void interleave(const Line& a, const Line& b, Line* out, std::integer_sequence<i
 
 constexpr int64_t kPairedRows = 2 * kTile, kPairedColumns = 2 * kTile;
 
+/// Two rows that are neighbours along k, 32 columns of them.
+void interleave(const uint16_t* row, int64_t stride, Line* out) {
+  interleave(load_vector<Line>(row), load_vector<Line>(row + stride), out,
+             std::make_integer_sequence<int, kPairedColumns>{});
+}
+
 /// Rows of bf16 that are neighbours along k, whole blocks of 32 x 32. place(unit along k, column):
 /// where 16 units go, `step` behind those of the unit before.
 template <class Place>
@@ -102,8 +108,7 @@ void interleave_rows(const MatrixView& m, int64_t step, Place&& place) {
         Units *left = place(block * kTile, c), *right = place(block * kTile, c + kTile);
         for (int64_t i = 0; i < kTile; ++i, row += 2 * m.row_stride, left += step, right += step) {
           Line out[2];
-          interleave(load_vector<Line>(row), load_vector<Line>(row + m.row_stride), out,
-                     std::make_integer_sequence<int, kPairedColumns>{});
+          interleave(row, m.row_stride, out);
           *left = std::bit_cast<Units>(out[0]);
           *right = std::bit_cast<Units>(out[1]);
         }
@@ -150,7 +155,54 @@ void for_tiles(const MatrixView& from, DType to, bool across, const Lines& m, St
   run.template operator()<DType::bf16, DType::bf16>();
 }
 
+/// kLeft: of the left operand, [2][16][32]; else [16][32][2].
+template <DType kFrom, bool kAcross, bool kLeft>
+void pack_square(const MatrixView& from, int64_t row, int64_t column, void* to) {
+  using R = Reader<kFrom, DType::bf16, kAcross>;
+  const int64_t k = kLeft ? column : row, other = kLeft ? row : column;
+  auto* out = static_cast<Units*>(to);
+  if constexpr (kFrom == DType::bf16 && kAcross && !kLeft) {
+    if (row + kSquare <= from.rows && column + kSquare <= from.cols) {
+      const auto* at = static_cast<const uint16_t*>(from.data) + row * from.row_stride + column;
+      for (int64_t i = 0; i < kTile; ++i, at += 2 * from.row_stride, out += 2) {
+        Line lines[2];
+        interleave(at, from.row_stride, lines);
+        std::memcpy(out, lines, sizeof(lines));
+      }
+      return;
+    }
+  }
+  const Lines lines = lines_of(from, kLeft != kAcross);
+  for (int64_t half = 0; half < 2; ++half) {
+    Units tile[kTile];
+    const int64_t at = other + half * kTile;
+    if (at < (kLeft ? from.rows : from.cols) && k < (kLeft ? from.cols : from.rows)) {
+      R::read(lines, kAcross ? k : at, kAcross ? at : k, tile);
+      if (kAcross == kLeft) transpose(tile);
+    } else {
+      std::fill_n(tile, kTile, Units{});
+    }
+    for (int64_t i = 0; i < kTile; ++i) out[kLeft ? half * kTile + i : 2 * i + half] = tile[i];
+  }
+}
+
+template <bool kLeft>
+PackSquare pack_square_of(DType from, bool across) {
+  if (from == DType::f32) {
+    return across ? pack_square<DType::f32, true, kLeft> : pack_square<DType::f32, false, kLeft>;
+  }
+  return across ? pack_square<DType::bf16, true, kLeft> : pack_square<DType::bf16, false, kLeft>;
+}
+
 }  // namespace
+
+PackSquare pack_square_of_a(const MatrixView& from) {
+  return pack_square_of<true>(from.dtype, from.row_stride == 1 && from.col_stride != 1);
+}
+
+PackSquare pack_square_of_b(const MatrixView& from) {
+  return pack_square_of<false>(from.dtype, from.col_stride == 1);
+}
 
 void pack_blocks(const MatrixView& from, const PartOf& part, DType to, const BlockLayout& layout,
                  void* out) {

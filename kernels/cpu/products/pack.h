@@ -45,4 +45,15 @@ inline void pack_blocks(const MatrixView& from, DType to, const BlockLayout& lay
 /// Row-major and dense.
 void pack_rows(const MatrixView& from, DType to, void* out);
 
+/// A square of so many rows and columns of bf16, which the calling thread packs alone.
+inline constexpr int64_t kSquare = 32;
+inline constexpr int64_t kSquareBytes = kSquare * kSquare * 2;
+
+/// Packs the square of a matrix that begins at (row, column); what is behind the matrix is zero.
+using PackSquare = void (*)(const MatrixView& from, int64_t row, int64_t column, void* to);
+/// [2][16][32], for matrices of this type and these strides. Rows of a are rows.
+PackSquare pack_square_of_a(const MatrixView& from);
+/// [16][32][2]: of b[k, n] pairs along k, as a block of BlockLayout{32, 32}.
+PackSquare pack_square_of_b(const MatrixView& from);
+
 }  // namespace shardrun::cpu

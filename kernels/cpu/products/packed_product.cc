@@ -9,6 +9,7 @@
 #include "base/round_up.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/tile_product.h"
 #include "kernels/cpu/simd.h"
 
 namespace shardrun::cpu {
@@ -201,6 +202,7 @@ class Chunked : public PackedProduct {
 
 std::shared_ptr<const PackedProduct> PackedProduct::make(const ProductShape& shape,
                                                          std::string* why) {
+  if (shape.tiles) return make_tile_product(shape, why);
   if (shape.m < kLeast || shape.n < kLeast || shape.k < kLeast) {
     *why = str("packs products of at least ", kLeast, " rows, columns and terms");
     return nullptr;

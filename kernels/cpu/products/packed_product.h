@@ -1,5 +1,5 @@
 // One large product: operands are packed chunk by chunk into a workspace that stays in cache, as
-// oneDNN's fast products like to read them.
+// oneDNN's fast products like to read them, or the processor's tiles (tile_product.h).
 #pragma once
 
 #include <memory>
@@ -17,6 +17,7 @@ struct ProductShape {
   DType a = DType::f32, b = DType::f32;
   DType in = DType::f32, out = DType::f32;  // of the product: f32 -> f32, bf16 -> bf16 or f32
   std::vector<GemmPost> post = {};
+  bool tiles = false;                       // by tile_product.h, else by oneDNN
   bool packed = false;                      // b is, all of it, as blocks() says
   int64_t chunk_bytes = int64_t{12} << 20;  // else at most so much of b is packed at a time
 };

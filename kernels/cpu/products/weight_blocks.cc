@@ -8,7 +8,7 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kSquare = 32, kMostTaps = 9;
+constexpr int64_t kMostTaps = 9;
 
 template <int... I>
 Units interleaved(Units a, Units b, int half, std::integer_sequence<int, I...>) {
