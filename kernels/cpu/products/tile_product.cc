@@ -134,19 +134,33 @@ class Tiles {
   Tiles& operator=(const Tiles&) = delete;
 };
 
+/// Memory that is read soon: rows of lines, brought into the second cache.
+struct Ahead {
+  const char* at = nullptr;
+  int64_t lines = 0, rows = 0, row_bytes = 0;  // of a row; bytes from row to row
+  int64_t line = 0, lines_a_step = 1;
+
+  void step() {
+    for (int64_t i = 0; i < lines_a_step && rows > 0; ++i) {
+      __builtin_prefetch(at + 64 * line, 0, 2);
+      if (++line < lines) continue;
+      line = 0, at += row_bytes, --rows;
+    }
+  }
+};
+
 /// What a thread does while its tiles multiply, a little at every step: sums are written, 32 of a
-/// row at a time, and lines of memory come nearer.
+/// row at a time, and memory comes nearer.
 struct Chores {
   const void* sums = nullptr;
   void (*write)(const void* sums, int64_t piece) = nullptr;
   int64_t piece = 0, pieces = 0, pieces_a_step = 1;
-  const char *line = nullptr, *end = nullptr;
-  int64_t lines_a_step = 1;
+  Ahead b, operand;
 
   void step() {
     for (int64_t i = 0; i < pieces_a_step && piece < pieces; ++i) write(sums, piece++);
-    for (int64_t i = 0; i < lines_a_step && line < end; ++i, line += 64)
-      __builtin_prefetch(line, 0, 2);
+    b.step();
+    operand.step();
   }
   void finish_pieces() {
     while (piece < pieces) write(sums, piece++);
@@ -338,7 +352,7 @@ class TileProduct : public PackedProduct {
     size_t turn = 0;
     Chores chores;
     chores.pieces_a_step = (kSquare + steps - 1) / steps;
-    chores.lines_a_step = (kSquare + i_end - i_begin - 1) / (i_end - i_begin);
+    const int64_t b_lines_a_step = (kSquare + i_end - i_begin - 1) / (i_end - i_begin);
     for (int64_t first = j_begin; first < j_end; first += across_) {
       const int64_t last = std::min(first + across_, j_end);
       if (!s_.packed) pack_b(r, first, last, panel);
@@ -350,9 +364,15 @@ class TileProduct : public PackedProduct {
           const int64_t j1 = std::min(j0 + beside_, last);
           for (int64_t i = i0; i < std::min(i0 + down_, i_end); ++i) {
             Rows& rows = here[turn++ % 2];
+            if (last_terms) {
+              rows.m = r.m0 + i * kSquare, rows.n = j0 * kSquare;
+              rows.rows = std::min(kSquare, s_.m - rows.m);
+              rows.columns = std::min(j1 * kSquare, s_.n) - rows.n;
+              chores.operand = operand_of(rows, (j1 - j0) * steps);
+            }
             for (int64_t j = j0; j < j1; ++j) {
               if (s_.packed && i == i_begin && j + 1 < j_end)
-                chores.line = packed_before(r, j + 1), chores.end = chores.line + deep;
+                chores.b = {packed_before(r, j + 1), deep / 64, 1, 0, 0, b_lines_a_step};
               const Square so_far = square_of(r, i, j),
                            whole{rows.at + (j - j0) * kSquare, row() * 4};
               multiply(r.a_squares + i * deep, b(j), steps, r.k0 > 0 ? so_far : Square{},
@@ -360,9 +380,6 @@ class TileProduct : public PackedProduct {
             }
             if (!last_terms) continue;
             chores.finish_pieces();
-            rows.m = r.m0 + i * kSquare, rows.n = j0 * kSquare;
-            rows.rows = std::min(kSquare, s_.m - rows.m);
-            rows.columns = std::min(j1 * kSquare, s_.n) - rows.n;
             give(rows, chores);
           }
         }
@@ -377,6 +394,21 @@ class TileProduct : public PackedProduct {
 
   Square square_of(const Run& r, int64_t i, int64_t j) const {
     return {r.sums + (i * squares(r.n) + j - r.n0 / kSquare) * kSquare * kSquare};
+  }
+
+  /// What the first post-op with an operand as large as the result will read, within these steps.
+  Ahead operand_of(const Rows& rows, int64_t steps) const {
+    size_t operand = 0;
+    for (const GemmPost& post : s_.post) {
+      if (post.count == s_.m * s_.n) {
+        const int64_t size = size_of(post.dtype), lines = (rows.columns * size + 63) / 64;
+        const char* at = static_cast<const char*>(rows.run.operands[operand]);
+        return {at + (rows.m * s_.n + rows.n) * size,   lines, rows.rows, s_.n * size, 0,
+                (lines * rows.rows + steps - 1) / steps};
+      }
+      if (post.count > 0) ++operand;
+    }
+    return {};
   }
 
   /// The chores of writing the rows.

@@ -76,8 +76,10 @@ class Operands {
   /// Random elements, made on the host, and those over and over; the groups of such numbers.
   static void fill(Device& device, const TensorView& operand, const CalibrationCall& call,
                    size_t index) {
-    if (rearranged_operands(call.node) > 0 && index + 1 == call.in.size()) {
-      const Tensor groups = groups_of(call);
+    const bool last = rearranged_operands(call.node) > 0 && index + 1 == call.in.size();
+    const auto wanted = last ? RowGroups::wanted_by(call.node, call.in) : std::nullopt;
+    if (wanted) {  // else it is weights in blocks
+      const Tensor groups = groups_of(call, *wanted);
       device.copy_in(operand.data, groups.data(), byte_size(groups.type()));
       return;
     }
@@ -92,8 +94,7 @@ class Operands {
     }
   }
 
-  static Tensor groups_of(const CalibrationCall& call) {
-    const RowGroups groups = RowGroups::wanted_by(call.node, call.in).value();
+  static Tensor groups_of(const CalibrationCall& call, const RowGroups& groups) {
     const Tensor numbers(call.in[groups.numbers]);
     fill(numbers.view(), call, groups.numbers);
     Node node;
