@@ -11,6 +11,7 @@
 #include "kernels/cpu/families.h"
 #include "kernels/cpu/images/convolution.h"
 #include "kernels/cpu/images/gathered_gradient.h"
+#include "kernels/cpu/images/tile_weight_gradient.h"
 #include "kernels/cpu/images/winograd.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/packed_product.h"
@@ -318,36 +319,44 @@ PreparedKernel prepare(const KernelCall& call) {
           p->workspace, "cpu:onednn"};
 }
 
-/// The convolution if there is one for Winograd's tiles.
-std::shared_ptr<const Convolution> tiled(const KernelCall& call, std::string* why) {
+using Maker = std::shared_ptr<const Convolution> (*)(const ConvolutionShape&, std::string*);
+
+/// What `kMake` makes of the call.
+template <Maker kMake>
+std::shared_ptr<const Convolution> own(const KernelCall& call, std::string* why) {
   const ConvolutionShape shape = own_shape(call);
   if (is_zero(shape)) {
     *why = "nothing is computed";
     return nullptr;
   }
   return with_posts(call, shape, false, why,
-                    [&](const ConvolutionShape& s) { return Winograd::make(s, why); });
+                    [&](const ConvolutionShape& s) { return kMake(s, why); });
 }
 
-std::optional<std::string> refuses_tiles(const KernelCall& call) {
+template <Maker kMake>
+std::optional<std::string> refuses_own(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!tiled(call, &why)) return why;
+  if (!own<kMake>(call, &why)) return why;
   return std::nullopt;
 }
 
-PreparedKernel prepare_tiles(const KernelCall& call) {
-  std::string why;
-  const std::shared_ptr<const Convolution> made = tiled(call, &why);
-  SR_REQUIRE(made, internal, call.node.op, " '", call.node.name, "' was refused: ", why);
-  return {[made](const KernelArgs& args) { made->run(args); }, made->scratch_bytes(),
-          "cpu:winograd"};
+template <Maker kMake>
+KernelImpl own_kernel(const std::string& op, const char* name) {
+  return {
+      op, name, refuses_own<kMake>, [name](const KernelCall& call) -> PreparedKernel {
+        std::string why;
+        const std::shared_ptr<const Convolution> made = own<kMake>(call, &why);
+        SR_REQUIRE(made, internal, call.node.op, " '", call.node.name, "' was refused: ", why);
+        return {[made](const KernelArgs& args) { made->run(args); }, made->scratch_bytes(), name};
+      }};
 }
 
 }  // namespace
 
 std::optional<WeightLayout> conv_layout(const KernelCall& call) {
-  if (refuses(call) || !refuses_tiles(call)) return std::nullopt;  // those do it in cache
+  if (refuses(call) || !refuses_own<Winograd::make>(call))
+    return std::nullopt;  // those do it in cache
   const TensorType& weights = call.in[1];
   std::string why;
   const std::optional<ConvolutionSteps> p = steps_of(call, &why);
@@ -373,10 +382,10 @@ std::optional<WeightLayout> conv_layout(const KernelCall& call) {
 }
 
 KernelList conv_kernels() {
-  KernelList list;
+  KernelList list = {own_kernel<make_tile_weight_gradient>("conv_weight_grad", "cpu:amx")};
   for (const char* op :
        {"conv", "conv_post", "conv_data_grad", "conv_data_grad_post", "conv_weight_grad"}) {
-    list.push_back({op, "cpu:winograd", refuses_tiles, prepare_tiles});
+    list.push_back(own_kernel<Winograd::make>(op, "cpu:winograd"));
     list.push_back({op, "cpu:onednn", refuses, prepare});
   }
   return list;

@@ -91,8 +91,8 @@ void interleave(const Line& a, const Line& b, Line* out, std::integer_sequence<i
 constexpr int64_t kPairedRows = 2 * kTile, kPairedColumns = 2 * kTile;
 
 /// Two rows that are neighbours along k, 32 columns of them.
-void interleave(const uint16_t* row, int64_t stride, Line* out) {
-  interleave(load_vector<Line>(row), load_vector<Line>(row + stride), out,
+void interleave(const uint16_t* row, const uint16_t* next, Line* out) {
+  interleave(load_vector<Line>(row), load_vector<Line>(next), out,
              std::make_integer_sequence<int, kPairedColumns>{});
 }
 
@@ -108,7 +108,7 @@ void interleave_rows(const MatrixView& m, int64_t step, Place&& place) {
         Units *left = place(block * kTile, c), *right = place(block * kTile, c + kTile);
         for (int64_t i = 0; i < kTile; ++i, row += 2 * m.row_stride, left += step, right += step) {
           Line out[2];
-          interleave(row, m.row_stride, out);
+          interleave(row, row + m.row_stride, out);
           *left = std::bit_cast<Units>(out[0]);
           *right = std::bit_cast<Units>(out[1]);
         }
@@ -166,7 +166,7 @@ void pack_square(const MatrixView& from, int64_t row, int64_t column, void* to) 
       const auto* at = static_cast<const uint16_t*>(from.data) + row * from.row_stride + column;
       for (int64_t i = 0; i < kTile; ++i, at += 2 * from.row_stride, out += 2) {
         Line lines[2];
-        interleave(at, from.row_stride, lines);
+        interleave(at, at + from.row_stride, lines);
         std::memcpy(out, lines, sizeof(lines));
       }
       return;
@@ -202,6 +202,11 @@ PackSquare pack_square_of_a(const MatrixView& from) {
 
 PackSquare pack_square_of_b(const MatrixView& from) {
   return pack_square_of<false>(from.dtype, from.col_stride == 1);
+}
+
+void pack_square_of_rows(const uint16_t* const* rows, void* to) {
+  auto* out = static_cast<Line*>(to);
+  for (int64_t i = 0; i < kSquare; i += 2, out += 2) interleave(rows[i], rows[i + 1], out);
 }
 
 void pack_blocks(const MatrixView& from, const PartOf& part, DType to, const BlockLayout& layout,

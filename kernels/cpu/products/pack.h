@@ -55,5 +55,7 @@ using PackSquare = void (*)(const MatrixView& from, int64_t row, int64_t column,
 PackSquare pack_square_of_a(const MatrixView& from);
 /// [16][32][2]: of b[k, n] pairs along k, as a block of BlockLayout{32, 32}.
 PackSquare pack_square_of_b(const MatrixView& from);
+/// The same from 32 rows of 32, wherever each is.
+void pack_square_of_rows(const uint16_t* const* rows, void* to);
 
 }  // namespace shardrun::cpu

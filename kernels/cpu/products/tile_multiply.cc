@@ -1,0 +1,266 @@
+// Squares of 32 x 32 sums stay in four tile registers while all terms go by. Both operands are in
+// squares, too: all rows of the left one, and of the right one as many columns as lie in the second
+// cache. The processor multiplies tiles beside all else, so the sums before are written meanwhile.
+#include "kernels/cpu/products/tile_multiply.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/simd.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+// oneDNN has asked the system for the registers when has_matrix_units() says that they are there.
+#define SHARDRUN_TILES __attribute__((target("amx-tile,amx-bf16")))
+#endif
+
+namespace shardrun::cpu {
+namespace {
+
+constexpr int64_t kMostTerms = 1536, kFewTerms = 512;
+constexpr int64_t kMostColumns = 2048;  // where terms are in parts
+constexpr int64_t kBytesOfA = int64_t{4} << 20;
+constexpr int64_t kBytesOfRows = int64_t{768} << 10;   // of a, and
+constexpr int64_t kBytesOfPanel = int64_t{512} << 10;  // of b, both in the second cache
+constexpr int64_t kMostAcross = 16;                    // squares of such a panel, or one unit
+
+int64_t squares(int64_t extent) { return (extent + kSquare - 1) / kSquare; }
+
+/// Equal parts of [0, extent), each of whole units of squares and of at most `most` unless that is
+/// less than a unit.
+int64_t part_of(int64_t extent, int64_t most, int64_t unit = 1) {
+  const int64_t units = (squares(extent) + unit - 1) / unit,
+                in_part = std::max(most / (kSquare * unit), int64_t{1}),
+                parts = (units + in_part - 1) / in_part;
+  return (units + parts - 1) / parts * unit * kSquare;
+}
+
+/// What a thread does while its tiles multiply, a little at every step.
+struct Chores {
+  const TileOperands* of = nullptr;
+  const TileRows* sums = nullptr;
+  int64_t piece = 0, pieces = 0, pieces_a_step = 1;
+  Ahead b, ahead;
+
+  void step() {
+    for (int64_t i = 0; i < pieces_a_step && piece < pieces; ++i) of->write(*sums, piece++);
+    b.step();
+    ahead.step();
+  }
+  void finish_pieces() {
+    while (piece < pieces) of->write(*sums, piece++);
+  }
+};
+
+/// A square of numbers, `bytes` from row to row.
+struct Square {
+  float* at = nullptr;
+  int64_t bytes = kSquare * 4;
+};
+
+#ifdef __x86_64__
+
+/// The calling thread's tiles are 16 lines of 64 bytes each while this lives.
+class Tiles {
+ public:
+  SHARDRUN_TILES Tiles() {
+    struct alignas(64) {
+      uint8_t palette = 1, start = 0, reserved[14] = {};
+      uint16_t line_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+      uint8_t lines[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    } config;
+    _tile_loadconfig(&config);
+  }
+  SHARDRUN_TILES ~Tiles() { _tile_release(); }
+  Tiles(const Tiles&) = delete;
+  Tiles& operator=(const Tiles&) = delete;
+};
+
+/// to = from + a b, of `steps` squares of each operand. `from`: none for zeros.
+SHARDRUN_TILES void multiply(const char* a, const char* b, int64_t steps, const Square& from,
+                             const Square& to, Chores& chores) {
+  if (from.at != nullptr) {
+    const char *top = reinterpret_cast<const char*>(from.at), *low = top + 16 * from.bytes;
+    _tile_loadd(0, top, from.bytes);
+    _tile_loadd(1, top + 64, from.bytes);
+    _tile_loadd(2, low, from.bytes);
+    _tile_loadd(3, low + 64, from.bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t i = 0; i < steps; ++i, a += kSquareBytes, b += kSquareBytes) {
+    _tile_loadd(4, a, 64);
+    _tile_loadd(6, b, 128);
+    _tile_loadd(7, b + 64, 128);
+    _tile_loadd(5, a + 1024, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    chores.step();
+  }
+  char *top = reinterpret_cast<char*>(to.at), *low = top + 16 * to.bytes;
+  _tile_stored(0, top, to.bytes);
+  _tile_stored(1, top + 64, to.bytes);
+  _tile_stored(2, low, to.bytes);
+  _tile_stored(3, low + 64, to.bytes);
+}
+
+#else
+
+struct Tiles {};
+void multiply(const char*, const char*, int64_t, const Square&, const Square&, Chores&) {
+  SR_REQUIRE(false, internal, "this processor has no tiles");
+}
+
+#endif
+
+}  // namespace
+
+struct TileMultiply::Run {
+  const TileOperands& of;
+  char* a_squares;
+  float* sums;  // of terms so far, squares of now
+  char* of_threads;
+  int64_t n0 = 0, n = 0, m0 = 0, m = 0, k0 = 0, k = 0;  // of now: columns, rows and terms
+
+  Square square(int64_t i, int64_t j) const {
+    return {sums + (i * squares(n) + j - n0 / kSquare) * kSquare * kSquare};
+  }
+};
+
+TileMultiply::TileMultiply(const Sizes& s) : s_(s), threads_(omp_get_max_threads()) {
+  kc_ = part_of(s.k, std::min(kMostTerms, kBytesOfPanel / (2 * kSquare * s.unit)));
+  const bool parts = kc_ < s.k;
+  const int64_t deep = squares(kc_) * kSquareBytes;
+  mc_ = part_of(s.m, kBytesOfA / deep * kSquare);
+  nc_ = parts ? part_of(s.n, kMostColumns, s.unit) : s.n;
+  down_ = std::clamp(kBytesOfRows / deep, int64_t{1}, squares(mc_));
+  const int64_t fit = std::min({kBytesOfPanel / deep, squares(nc_), kMostAcross});
+  across_ = std::max(fit / s.unit, int64_t{1}) * s.unit;
+  // Long pieces of rows are written fast, short ones stay in the first cache until then.
+  beside_ = s.unit > 1    ? s.unit
+            : s.long_rows ? across_
+                          : std::min(across_, kc_ < kFewTerms ? int64_t{1} : 4);
+  bytes_a_ = squares(mc_) * deep;
+  if (parts) bytes_sums_ = squares(mc_) * squares(nc_) * kSquare * kSquare * 4;
+  bytes_panel_ = s.packed ? 0 : across_ * deep;
+  // Rows that are 4 KiB apart would share lines of the first cache.
+  bytes_rows_ = kSquare * (beside_ + 1) * kSquare * 4;
+}
+
+int64_t TileMultiply::workspace_bytes() const {
+  return bytes_a_ + bytes_sums_ + threads_ * (bytes_panel_ + 2 * bytes_rows_);
+}
+
+void TileMultiply::run(const TileOperands& operands, void* workspace) const {
+  char* const at = static_cast<char*>(workspace);
+  Run r{operands, at, reinterpret_cast<float*>(at + bytes_a_), at + bytes_a_ + bytes_sums_};
+  for (r.n0 = 0; r.n0 < s_.n; r.n0 += nc_) {
+    r.n = std::min(nc_, s_.n - r.n0);
+    for (r.m0 = 0; r.m0 < s_.m; r.m0 += mc_) {
+      r.m = std::min(mc_, s_.m - r.m0);
+      for (r.k0 = 0; r.k0 < s_.k; r.k0 += kc_) {
+        r.k = std::min(kc_, s_.k - r.k0);
+        pack_a(r);
+        multiply_all(r);
+      }
+    }
+  }
+}
+
+void TileMultiply::pack_a(const Run& r) const {
+  const int64_t rows = squares(r.m), deep = squares(r.k);
+  const bool along_rows = r.of.a_along_rows();  // memory is read in its order
+  parallel_ranges(along_rows ? deep : rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t outer = begin; outer < end; ++outer) {
+      for (int64_t inner = 0; inner < (along_rows ? rows : deep); ++inner) {
+        const int64_t i = along_rows ? inner : outer, step = along_rows ? outer : inner;
+        r.of.pack_a(r.m0 + i * kSquare, r.k0 + step * kSquare,
+                    r.a_squares + (i * deep + step) * kSquareBytes);
+      }
+    }
+  });
+}
+
+/// Each thread has columns of its own, or rows where there are more of these.
+void TileMultiply::multiply_all(const Run& r) const {
+  const int64_t rows = squares(r.m), first = r.n0 / kSquare, columns = squares(r.n),
+                units = (columns + s_.unit - 1) / s_.unit;
+  const bool by_rows = rows > units;
+  const int64_t extent = by_rows ? rows : units;
+  parallel_ranges(extent, (extent + threads_ - 1) / threads_, [&](int64_t begin, int64_t end) {
+    if (by_rows) {
+      multiply_part(r, begin, end, first, first + columns);
+    } else {
+      multiply_part(r, 0, rows, first + begin * s_.unit, first + std::min(end * s_.unit, columns));
+    }
+    end_stream();
+  });
+}
+
+/// Squares of rows of now, and of columns of all.
+void TileMultiply::multiply_part(const Run& r, int64_t i_begin, int64_t i_end, int64_t j_begin,
+                                 int64_t j_end) const {
+  const Tiles tiles;
+  const int64_t steps = squares(r.k), deep = steps * kSquareBytes;
+  const bool last_terms = r.k0 + r.k == s_.k;
+  char* const panel = r.of_threads + omp_get_thread_num() * (bytes_panel_ + 2 * bytes_rows_);
+  const char* const packed = r.of.packed_b();
+  const auto packed_b = [&](int64_t j) {
+    return packed + (j * squares(s_.k) + r.k0 / kSquare) * kSquareBytes;
+  };
+  TileRows here[2];
+  for (TileRows& rows : here) {
+    rows.at = reinterpret_cast<float*>(panel + bytes_panel_ + (&rows - here) * bytes_rows_);
+    rows.row = (beside_ + 1) * kSquare;
+  }
+  size_t turn = 0;
+  Chores chores;
+  chores.of = &r.of;
+  const int64_t b_lines_a_step = (kSquare + i_end - i_begin - 1) / (i_end - i_begin);
+  for (int64_t first = j_begin; first < j_end; first += across_) {
+    const int64_t last = std::min(first + across_, j_end);
+    const bool along = r.of.b_along_columns();
+    for (int64_t outer = 0; !packed && outer < (along ? steps : last - first); ++outer) {
+      for (int64_t inner = 0; inner < (along ? last - first : steps); ++inner) {
+        const int64_t j = along ? inner : outer, step = along ? outer : inner;
+        r.of.pack_b(r.k0 + step * kSquare, (first + j) * kSquare,
+                    panel + (j * steps + step) * kSquareBytes);
+      }
+    }
+    for (int64_t i0 = i_begin; i0 < i_end; i0 += down_) {
+      for (int64_t j0 = first; j0 < last; j0 += beside_) {
+        const int64_t j1 = std::min(j0 + beside_, last);
+        for (int64_t i = i0; i < std::min(i0 + down_, i_end); ++i) {
+          TileRows& rows = here[turn++ % 2];
+          if (last_terms) {
+            rows.m = r.m0 + i * kSquare, rows.n = j0 * kSquare;
+            rows.rows = std::min(kSquare, s_.m - rows.m);
+            rows.columns = std::min(j1 * kSquare, s_.n) - rows.n;
+            chores.ahead = r.of.ahead(rows, (j1 - j0) * steps);
+          }
+          for (int64_t j = j0; j < j1; ++j) {
+            if (packed && i == i_begin && j + 1 < j_end)
+              chores.b = {packed_b(j + 1), deep / 64, 1, 0, 0, b_lines_a_step};
+            const Square so_far = r.square(i, j), whole{rows.at + (j - j0) * kSquare, rows.row * 4};
+            multiply(r.a_squares + i * deep, packed ? packed_b(j) : panel + (j - first) * deep,
+                     steps, r.k0 > 0 ? so_far : Square{}, last_terms ? whole : so_far, chores);
+          }
+          if (!last_terms) continue;
+          chores.finish_pieces();
+          r.of.finish(rows);
+          chores.sums = &rows;
+          chores.piece = 0, chores.pieces = r.of.pieces(rows);
+          chores.pieces_a_step = (chores.pieces + (j1 - j0) * steps - 1) / ((j1 - j0) * steps);
+        }
+      }
+    }
+  }
+  chores.finish_pieces();
+}
+
+}  // namespace shardrun::cpu
