@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/cpu/onednn.h"
+#include "kernels/cpu/products/tile_gemm.h"
 
 namespace shardrun::cpu {
 namespace {
@@ -128,6 +129,7 @@ bool append(const GemmPost& post, const dnnl::memory::desc& operand, dnnl::post_
 std::shared_ptr<const Gemm> Gemm::make(const GemmShape& s, std::string* why) {
   const int at_once = s.one_thread ? omp_get_max_threads() : 1;
   const ThreadCount threads(s.one_thread);
+  if (auto by_tiles = make_tile_gemm(s)) return by_tiles;
   for (const Shape* shape : {&s.a, &s.b, &s.c}) {
     for (const int64_t dim : *shape) {  // oneDNN 2.6 counts in 32 bits, and divides by what is left
       if (dim <= std::numeric_limits<int32_t>::max()) continue;

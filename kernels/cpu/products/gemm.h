@@ -1,4 +1,4 @@
-// Gemm: one oneDNN matmul with its strides fixed, made once and run often.
+// Gemm: one matmul with its strides fixed, oneDNN's or by tiles, made once and run often.
 #pragma once
 
 #include <memory>

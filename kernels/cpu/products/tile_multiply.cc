@@ -192,23 +192,26 @@ void TileMultiply::multiply_all(const Run& r) const {
                 units = (columns + s_.unit - 1) / s_.unit;
   const bool by_rows = rows > units;
   const int64_t extent = by_rows ? rows : units;
+  const bool within = omp_in_parallel() != 0;  // the caller's threads have workspaces of their own
   parallel_ranges(extent, (extent + threads_ - 1) / threads_, [&](int64_t begin, int64_t end) {
+    char* const panel =
+        r.of_threads + (within ? 0 : omp_get_thread_num()) * (bytes_panel_ + 2 * bytes_rows_);
     if (by_rows) {
-      multiply_part(r, begin, end, first, first + columns);
+      multiply_part(r, panel, begin, end, first, first + columns);
     } else {
-      multiply_part(r, 0, rows, first + begin * s_.unit, first + std::min(end * s_.unit, columns));
+      multiply_part(r, panel, 0, rows, first + begin * s_.unit,
+                    first + std::min(end * s_.unit, columns));
     }
     end_stream();
   });
 }
 
 /// Squares of rows of now, and of columns of all.
-void TileMultiply::multiply_part(const Run& r, int64_t i_begin, int64_t i_end, int64_t j_begin,
-                                 int64_t j_end) const {
+void TileMultiply::multiply_part(const Run& r, char* panel, int64_t i_begin, int64_t i_end,
+                                 int64_t j_begin, int64_t j_end) const {
   const Tiles tiles;
   const int64_t steps = squares(r.k), deep = steps * kSquareBytes;
   const bool last_terms = r.k0 + r.k == s_.k;
-  char* const panel = r.of_threads + omp_get_thread_num() * (bytes_panel_ + 2 * bytes_rows_);
   const char* const packed = r.of.packed_b();
   const auto packed_b = [&](int64_t j) {
     return packed + (j * squares(s_.k) + r.k0 / kSquare) * kSquareBytes;

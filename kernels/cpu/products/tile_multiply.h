@@ -74,7 +74,7 @@ class TileMultiply {
   struct Run;
   void pack_a(const Run& r) const;
   void multiply_all(const Run& r) const;
-  void multiply_part(const Run& r, int64_t i_begin, int64_t i_end, int64_t j_begin,
+  void multiply_part(const Run& r, char* panel, int64_t i_begin, int64_t i_end, int64_t j_begin,
                      int64_t j_end) const;
 
   Sizes s_;
