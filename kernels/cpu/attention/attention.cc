@@ -1,6 +1,6 @@
 // Attention in tiles of queries: each thread holds the scores of one tile of one head, never more.
-// The products are oneDNN matmuls of fixed shape, one set for each tile position, since with a
-// causal mask a tile needs only the keys up to its last query.
+// The products are of fixed shapes (Gemm), one set for each tile position, since with a causal mask
+// a tile needs only the keys up to its last query.
 //
 // Threads divide the tiles of all heads. In the backward pass, where tiles add to the same dk
 // and dv, they divide the heads, and where these are few, blocks of a head's keys: given each
@@ -8,7 +8,7 @@
 // summed at the end. What is cut follows from the shapes, so results do not depend on the number of
 // threads.
 //
-// oneDNN lays out the second operand of a product anew in each call. Where heads are few and keys
+// A product lays out its second operand anew in each call. Where heads are few and keys
 // seen by all queries, what many tiles read alike is laid out once, before them: v; going
 // backward, v^T of a block and dy of a tile.
 #include "graph/ops/attention.h"
