@@ -58,12 +58,12 @@ class HostDevice final : public Device {
     if (bytes == 0) return nullptr;
     // Large pages where the system has them: kernels that go down columns touch many small ones.
     constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
-    const size_t kAlignment = static_cast<size_t>(bytes) < kLargePage ? kPage : kLargePage;
-    const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-    auto* data = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
+    const size_t rounded = (static_cast<size_t>(bytes) + kPage - 1) / kPage * kPage,
+                 large = rounded / kLargePage * kLargePage;
+    auto* data = static_cast<char*>(std::aligned_alloc(large > 0 ? kLargePage : kPage, rounded));
     SR_REQUIRE(data != nullptr, out_of_memory, "asked for ", bytes, " bytes, ", free_bytes(),
                " are free");
-    madvise(data, rounded, MADV_HUGEPAGE);  // a hint
+    if (large > 0) madvise(data, large, MADV_HUGEPAGE);  // a hint
     std::memset(data, 0, rounded);
     return {data, [](char* p) { std::free(p); }};
   }

@@ -185,6 +185,34 @@ TEST(PackedProduct, EqualsPlainSumsInAnyChunks) {
   }
 }
 
+/// A right operand that lies in blocks gives the bits of one that is packed here.
+TEST(PackedProduct, ByTilesOfBlocksIsTheSame) {
+  if (!cpu::has_matrix_units()) GTEST_SKIP() << "a processor without tiles";
+  std::mt19937_64 rng(6);
+  for (const auto& [m, n, k] : {std::tuple{40, 330, 1700}, {300, 50, 90}}) {
+    ProductShape s;
+    s.m = m, s.n = n, s.k = k, s.a_row = k, s.a_col = 1, s.b_row = n, s.b_col = 1;
+    s.a = s.b = s.in = s.out = DType::bf16, s.tiles = true;
+    const Numbers a(s.in, m * k, rng), b(s.in, k * n, rng);
+    std::vector<Tensor> got;
+    for (const bool packed : {false, true}) {
+      s.packed = packed;
+      std::string why;
+      const auto product = PackedProduct::make(s, &why);
+      ASSERT_TRUE(product) << why;
+      const BlockLayout layout = product->blocks();
+      const Aligned workspace(product->workspace_bytes()), blocks(layout.bytes(k, n, s.in));
+      pack_blocks({b.tensor.data(), s.in, k, n, n, 1}, s.in, layout, blocks.data);
+      got.emplace_back(TensorType{s.out, {m, n}});
+      product->run(a.tensor.data(), packed ? blocks.data : b.tensor.data(), got.back().data(),
+                   workspace.data);
+    }
+    EXPECT_EQ(
+        std::memcmp(got[0].data(), got[1].data(), static_cast<size_t>(byte_size(got[0].type()))),
+        0);
+  }
+}
+
 /// Columns and rows are divided among threads, terms never.
 TEST(PackedProduct, OfTilesAreTheSameByAnyNumberOfThreads) {
   if (!cpu::has_matrix_units()) GTEST_SKIP() << "a processor without tiles";
@@ -280,6 +308,10 @@ TEST(PackedProduct, LeavesSmallProductsToOthers) {
   s.a = s.b = s.in = DType::bf16;
   EXPECT_FALSE(PackedProduct::make(s, &why));
   EXPECT_NE(why.find("32 rows"), std::string::npos) << why;
+  s.m = 64;
+  s.post = {{"add", 0, 32 * 256, DType::f32}};  // half of the rows', over and over
+  EXPECT_FALSE(PackedProduct::make(s, &why));
+  EXPECT_NE(why.find("neither the result's size nor a row's"), std::string::npos) << why;
 }
 
 }  // namespace

@@ -219,6 +219,12 @@ TEST_P(PostOps, GiveWhatTheOpsGiveOneAfterAnother) {
     const bool taken = std::any_of(cpu_kernels().begin(), cpu_kernels().end(), [&](const auto& k) {
       return k.op == joined.op && k.name == what.impl && !k.refuses({joined, all_types, made});
     });
+    const Shape& w = what.in[1];
+    if (joined.op == "matmul_post" && dtype == DType::bf16 && cpu::has_matrix_units() &&
+        w.size() == 2 &&
+        std::min({all.back(), w[0], w[1], element_count(all) / all.back()}) >= 32) {
+      EXPECT_EQ(select_kernel(lists(), {joined, all_types, made}).impl, "cpu:amx");
+    }
     const bool not_here = std::string_view(what.impl) == "cpu:winograd" && !tiles_take(dtype);
     EXPECT_TRUE(taken || not_here || !what.any_chain) << "refused";
     if (!taken) return;
@@ -303,6 +309,7 @@ TEST(PostOps, FollowTheLastPartOfAProduct) {
       s.post = {{"add", 0, n, DType::f32}, {"tanh"}, {"mul", 0, 1, out}};
       const bool whole = n <= 100 || tiles;  // columns are not in chunks
       if (whole) s.post.push_back({"add", 0, m * n, out});
+      if (tiles) s.post.push_back({"gelu_erf_grad", 0, m * n, out});  // of the last operand
       std::string why;
       const auto product = cpu::PackedProduct::make(s, &why);
       if (!product && out == DType::bf16) GTEST_SKIP() << why;
@@ -310,20 +317,26 @@ TEST(PostOps, FollowTheLastPartOfAProduct) {
       const Tensor a = random({out, {m, k}}, rng), b = random({out, {k, n}}, rng),
                    bias = random({DType::f32, {n}}, rng), by = random({out, {}}, rng),
                    more = random({out, {m, n}}, rng);
-      const std::vector<const void*> operands = {bias.data(), by.data(), more.data()};
+      const std::vector<const void*> operands = {bias.data(), by.data(), more.data(), more.data()};
       std::vector<char> workspace(static_cast<size_t>(product->workspace_bytes()) + 64);
       Tensor got(TensorType{out, {m, n}});
       product->run(
           a.data(), b.data(), got.data(),
           workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64,
-          std::span(operands).first(whole ? 3 : 2));
+          std::span(operands).first(tiles   ? 4
+                                    : whole ? 3
+                                            : 2));
       Tensor want(TensorType{DType::f64, {m, n}});
       for (int64_t i = 0; i < m; ++i) {
         for (int64_t j = 0; j < n; ++j) {
           double sum = 0;
           for (int64_t l = 0; l < k; ++l) sum += a.at(i * k + l) * b.at(l * n + j);
-          want.as<double>()[i * n + j] =
-              std::tanh(sum + bias.at(j)) * by.at(0) + (whole ? more.at(i * n + j) : 0);
+          const double x = more.at(i * n + j);
+          double& y = want.as<double>()[i * n + j];
+          y = std::tanh(sum + bias.at(j)) * by.at(0) + (whole ? x : 0);
+          if (!tiles) continue;
+          y *= (1 + std::erf(x / std::sqrt(2.0))) / 2 +
+               x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
         }
       }
       EXPECT_LT(distance(got, want), out == DType::f32 ? 1e-5 : 4e-3) << m << "x" << k << "x" << n;

@@ -319,9 +319,9 @@ PreparedKernel prepare(const KernelCall& call) {
           p->workspace, "cpu:onednn"};
 }
 
+/// Makes a convolution of our own, or says why not.
 using Maker = std::shared_ptr<const Convolution> (*)(const ConvolutionShape&, std::string*);
 
-/// What `kMake` makes of the call.
 template <Maker kMake>
 std::shared_ptr<const Convolution> own(const KernelCall& call, std::string* why) {
   const ConvolutionShape shape = own_shape(call);

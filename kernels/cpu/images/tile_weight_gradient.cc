@@ -15,7 +15,7 @@
 namespace shardrun::cpu {
 namespace {
 
-constexpr int64_t kMostTaps = 16;  // a panel of more would not lie in the second cache
+constexpr int64_t kMostTaps = 16;  // of more the positions multiplied at a time would be few
 
 class TileWeightGradient : public Convolution {
  public:
@@ -117,15 +117,15 @@ class TileWeightGradient : public Convolution {
                     to = ((rows.m + piece) * s_.in_channels + c) * of_.taps_;
       const float* const from = rows.at + piece * rows.row;
       if (dw_.type.dtype == DType::f32) {
-        turn(from, channels, dw_.as<float>() + to);
+        transpose_taps(from, channels, dw_.as<float>() + to);
       } else {
-        turn(from, channels, dw_.as<uint16_t>() + to);
+        transpose_taps(from, channels, dw_.as<uint16_t>() + to);
       }
     }
 
    private:
     template <class T>
-    void turn(const float* from, int64_t channels, T* to) const {
+    void transpose_taps(const float* from, int64_t channels, T* to) const {
       for (int64_t c = 0; c < channels; ++c, to += of_.taps_) {
         for (int64_t tap = 0; tap < of_.taps_; ++tap) assign(to[tap], from[tap * kSquare + c]);
       }

@@ -27,6 +27,13 @@ constexpr int64_t kRowsThatPay = 512;
 
 enum class By { tiles, onednn };
 
+/// How a call is multiplied.
+struct How {
+  By by;
+  bool packed_before = false;  // the second operand's blocks are there
+  bool sums = false;           // the result is read at once, by an epilogue
+};
+
 constexpr std::string_view name_of(By by) { return by == By::tiles ? "cpu:amx" : "cpu:onednn"; }
 
 struct Types {
@@ -37,7 +44,7 @@ struct Types {
 // The terms without batch, packed, or null and why not.
 std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& size,
                                             const Types& types, const std::vector<GemmPost>& post,
-                                            By by, bool packed_before, std::string* why) {
+                                            const How& how, std::string* why) {
   const std::string m = common_letters(e.out, e.a, true), n = common_letters(e.out, e.b, true),
                     k = common_letters(e.a, e.out, false);
   if (m + n != e.out || common_letters(m, e.b, true) != "") {
@@ -57,8 +64,9 @@ std::shared_ptr<const PackedProduct> packed(const Einsum& e, const LetterSizes& 
   s.a_row = am->stride, s.a_col = ak->stride, s.b_row = bk->stride, s.b_col = bn->stride;
   s.a = types.a, s.b = types.b, s.in = types.in, s.out = types.out;
   s.post = post;
-  s.tiles = by == By::tiles;
-  s.packed = packed_before;
+  s.tiles = how.by == By::tiles;
+  s.read_at_once = how.sums;
+  s.packed = how.packed_before;
   if (!s.tiles && !s.packed && s.a == s.b && s.m < kRowsThatPay) {
     *why = "too few rows for packing";
     return nullptr;
@@ -103,33 +111,31 @@ std::optional<ProductSteps> row_steps(const KernelCall& call) {
   return std::nullopt;
 }
 
-/// `packed_before`: the second operand's blocks are there.
 std::optional<ProductSteps> steps_of(const KernelCall& call, const std::vector<GemmPost>& post,
-                                     By by, bool packed_before, std::string* why) {
-  if (post.empty() && by == By::onednn) {
+                                     const How& how, std::string* why) {
+  if (post.empty() && how.by == By::onednn) {
     if (auto row = row_steps(call)) return row;
   }
   const Einsum whole = Einsum::parse(call.node.attrs.s("equation"));
   const LetterSizes size = whole.sizes(call.in[0].shape, call.in[1].shape);
   ProductSteps p;
-  p.packed_before = packed_before;
+  p.packed_before = how.packed_before;
   for (const auto& [letter, n] : size) {
     if (n > 0) continue;
     *why = "there is nothing to multiply";
-    return by == By::onednn ? std::optional(p) : std::nullopt;
+    return how.by == By::onednn ? std::optional(p) : std::nullopt;
   }
   const Einsum e = without_ones(whole, size);
   const DType a = call.in[0].dtype, b = call.in[1].dtype, out = call.out[0].dtype,
               in = a == b ? a : DType::bf16;
   for (bool swapped : {false, true}) {
     const Einsum oriented = swapped ? Einsum{e.b, e.a, e.out} : e;
-    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post, by,
-                      packed_before, why);
+    p.packed = packed(oriented, size, {swapped ? b : a, swapped ? a : b, in, out}, post, how, why);
     p.swapped = swapped;
     if (p.packed) return p;
-    if (packed_before) return std::nullopt;
+    if (how.packed_before) return std::nullopt;
   }
-  if (by == By::tiles) return std::nullopt;
+  if (how.by == By::tiles) return std::nullopt;
   p.narrow_a = a != in, p.narrow_b = b != in;
   if (p.narrow_a) p.bytes_narrow = round_up_64(element_count(call.in[0].shape) * size_of(in));
   if (p.narrow_b) p.bytes_narrow = round_up_64(element_count(call.in[1].shape) * size_of(in));
@@ -196,17 +202,22 @@ void run(const ProductSteps& p, const KernelArgs& args,
 }
 
 template <By kBy>
+How how_of(const KernelCall& call) {
+  return {kBy, rearranged_operands(call.node) > 0};
+}
+
+template <By kBy>
 std::optional<std::string> refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   std::string why;
-  if (!steps_of(call, {}, kBy, rearranged_operands(call.node) > 0, &why)) return why;
+  if (!steps_of(call, {}, how_of<kBy>(call), &why)) return why;
   return std::nullopt;
 }
 
 template <By kBy>
 PreparedKernel prepare(const KernelCall& call) {
   std::string why;
-  std::optional<ProductSteps> p = steps_of(call, {}, kBy, rearranged_operands(call.node) > 0, &why);
+  std::optional<ProductSteps> p = steps_of(call, {}, how_of<kBy>(call), &why);
   SR_REQUIRE(p.has_value(), internal, "matmul '", call.node.name, "' was refused: ", why);
   return {[p = *p](const KernelArgs& args) { run(p, args); }, p->workspace_bytes(), name_of(kBy)};
 }
@@ -220,7 +231,7 @@ bool lies_in_rows(const Shape& operand, const Shape& result) {
   return std::equal(operand.rbegin(), std::make_reverse_iterator(first), result.rbegin());
 }
 
-/// A product that oneDNN ends with the post-ops, or one in f32, and they behind it.
+/// A product that ends with the post-ops, or one in f32, and they behind it.
 struct Posted {
   ProductSteps product;
   std::shared_ptr<const Epilogue> epilogue;  // or
@@ -228,8 +239,7 @@ struct Posted {
   TensorType sums;
 };
 
-std::optional<Posted> plan_posted(const KernelCall& call, By by, bool packed_before,
-                                  std::string* why) {
+std::optional<Posted> plan_posted(const KernelCall& call, const How& how, std::string* why) {
   const Node node = without_post_ops(call.node);
   const std::span<const TensorType> own = call.in.first(kOwnOperands);
   Posted out;
@@ -238,13 +248,13 @@ std::optional<Posted> plan_posted(const KernelCall& call, By by, bool packed_bef
   const KernelCall of_sums{node, own, std::span(&out.sums, 1)};
   const auto posts = gemm_posts(call, lies);
   if (posts && !row_steps(of_sums)) {
-    const auto product = steps_of({node, own, call.out}, *posts, by, packed_before, why);
+    const auto product = steps_of({node, own, call.out}, *posts, how, why);
     if (product && (product->packed || product->gemm)) {
       out.product = *product;
       return out;
     }
   }
-  const auto product = steps_of(of_sums, {}, by, packed_before, why);
+  const auto product = steps_of(of_sums, {}, {how.by, how.packed_before, true}, why);
   if (!product) return std::nullopt;
   out.product = *product;
   out.epilogue = Epilogue::make(call, why);
@@ -258,15 +268,14 @@ std::optional<std::string> posted_refuses(const KernelCall& call) {
   if (auto reason = refuse_other_floats(call)) return reason;
   if (auto reason = refuse_more_results(call)) return reason;
   std::string why;
-  if (!plan_posted(call, kBy, rearranged_operands(call.node) > 0, &why)) return why;
+  if (!plan_posted(call, how_of<kBy>(call), &why)) return why;
   return std::nullopt;
 }
 
 template <By kBy>
 PreparedKernel prepare_posted(const KernelCall& call) {
   std::string why;
-  const bool packed = rearranged_operands(call.node) > 0;
-  const std::optional<Posted> p = plan_posted(call, kBy, packed, &why);
+  const std::optional<Posted> p = plan_posted(call, how_of<kBy>(call), &why);
   SR_REQUIRE(p.has_value(), internal, "matmul_post '", call.node.name, "' was refused: ", why);
   PreparedKernel out{nullptr, p->bytes_sums + p->product.workspace_bytes(), name_of(kBy)};
   if (!p->epilogue) {
@@ -298,8 +307,8 @@ std::optional<WeightLayout> matmul_layout(const KernelCall& call) {
     std::string why;
     std::optional<ProductSteps> product;
     if (!has_post_ops(call.node.op)) {
-      product = steps_of(call, {}, by, true, &why);
-    } else if (const auto posted = plan_posted(call, by, true, &why)) {
+      product = steps_of(call, {}, {by, true}, &why);
+    } else if (const auto posted = plan_posted(call, {by, true}, &why)) {
       product = posted->product;
     }
     if (!product || !product->packed) continue;

@@ -19,7 +19,7 @@ class TileGemm : public Gemm {
         c_row_(s.c_strides[0]),
         a_{nullptr, DType::bf16, s.a[0], s.a[1], s.a_strides[0], s.a_strides[1]},
         b_{nullptr, DType::bf16, s.b[0], s.b[1], 1, 1},
-        multiply_({s.a[0], s.b[1], s.a[1], s.b_in_blocks, 1, false}) {
+        multiply_({s.a[0], s.b[1], s.a[1], s.b_in_blocks, 0, false}) {
     if (!in_blocks_) b_.row_stride = s.b_strides[0], b_.col_stride = s.b_strides[1];
   }
 

@@ -1,10 +1,11 @@
 // Squares of 32 x 32 sums stay in four tile registers while all terms go by. Both operands are in
-// squares, too: all rows of the left one, and of the right one as many columns as lie in the second
-// cache. The processor multiplies tiles beside all else, so the sums before are written meanwhile.
+// squares, too: up to 4 MiB of rows of the left one, and of the right one as many columns as lie in
+// the second cache. The processor multiplies tiles beside all else, so sums are written meanwhile.
 #include "kernels/cpu/products/tile_multiply.h"
 
 #include <algorithm>
 
+#include "base/round_up.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/simd.h"
 
@@ -22,21 +23,21 @@ constexpr int64_t kMostColumns = 2048;  // where terms are in parts
 constexpr int64_t kBytesOfA = int64_t{4} << 20;
 constexpr int64_t kBytesOfRows = int64_t{768} << 10;   // of a, and
 constexpr int64_t kBytesOfPanel = int64_t{512} << 10;  // of b, both in the second cache
-constexpr int64_t kMostAcross = 16;                    // squares of such a panel, or one unit
+constexpr int64_t kMostAcross = 16;                    // squares of such a panel, or one group
 
-int64_t squares(int64_t extent) { return (extent + kSquare - 1) / kSquare; }
+int64_t squares(int64_t extent) { return divide_up(extent, kSquare); }
 
-/// Equal parts of [0, extent), each of whole units of squares and of at most `most` unless that is
-/// less than a unit.
-int64_t part_of(int64_t extent, int64_t most, int64_t unit = 1) {
-  const int64_t units = (squares(extent) + unit - 1) / unit,
-                in_part = std::max(most / (kSquare * unit), int64_t{1}),
-                parts = (units + in_part - 1) / in_part;
-  return (units + parts - 1) / parts * unit * kSquare;
+/// Equal parts of [0, extent), each of whole groups of squares and of at most `most` unless that is
+/// less than a group.
+int64_t part_of(int64_t extent, int64_t most, int64_t group = 1) {
+  const int64_t groups = divide_up(squares(extent), group),
+                in_part = std::max(most / (kSquare * group), int64_t{1}),
+                parts = divide_up(groups, in_part);
+  return divide_up(groups, parts) * group * kSquare;
 }
 
 /// What a thread does while its tiles multiply, a little at every step.
-struct Chores {
+struct SideWork {
   const TileOperands* of = nullptr;
   const TileRows* sums = nullptr;
   int64_t piece = 0, pieces = 0, pieces_a_step = 1;
@@ -69,7 +70,7 @@ class Tiles {
       uint16_t line_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
       uint8_t lines[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     } config;
-    _tile_loadconfig(&config);
+    asm volatile("ldtilecfg %0" ::"m"(config));  // GCC 12's own says that it reads 8 bytes of it
   }
   SHARDRUN_TILES ~Tiles() { _tile_release(); }
   Tiles(const Tiles&) = delete;
@@ -78,7 +79,8 @@ class Tiles {
 
 /// to = from + a b, of `steps` squares of each operand. `from`: none for zeros.
 SHARDRUN_TILES void multiply(const char* a, const char* b, int64_t steps, const Square& from,
-                             const Square& to, Chores& chores) {
+                             const Square& to, SideWork& beside) {
+  asm volatile("" ::: "memory");  // operands are in memory: GCC 12 does not say that tiles read it
   if (from.at != nullptr) {
     const char *top = reinterpret_cast<const char*>(from.at), *low = top + 16 * from.bytes;
     _tile_loadd(0, top, from.bytes);
@@ -100,7 +102,7 @@ SHARDRUN_TILES void multiply(const char* a, const char* b, int64_t steps, const 
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    chores.step();
+    beside.step();
   }
   char *top = reinterpret_cast<char*>(to.at), *low = top + 16 * to.bytes;
   _tile_stored(0, top, to.bytes);
@@ -112,7 +114,7 @@ SHARDRUN_TILES void multiply(const char* a, const char* b, int64_t steps, const 
 #else
 
 struct Tiles {};
-void multiply(const char*, const char*, int64_t, const Square&, const Square&, Chores&) {
+void multiply(const char*, const char*, int64_t, const Square&, const Square&, SideWork&) {
   SR_REQUIRE(false, internal, "this processor has no tiles");
 }
 
@@ -132,22 +134,23 @@ struct TileMultiply::Run {
   }
 };
 
-TileMultiply::TileMultiply(const Sizes& s) : s_(s), threads_(omp_get_max_threads()) {
-  kc_ = part_of(s.k, std::min(kMostTerms, kBytesOfPanel / (2 * kSquare * s.unit)));
+TileMultiply::TileMultiply(const Sizes& s)
+    : s_(s), threads_(omp_get_max_threads()), group_(std::max(s.together, int64_t{1})) {
+  kc_ = part_of(s.k, std::min(kMostTerms, kBytesOfPanel / (2 * kSquare * group_)));
   const bool parts = kc_ < s.k;
-  const int64_t deep = squares(kc_) * kSquareBytes;
-  mc_ = part_of(s.m, kBytesOfA / deep * kSquare);
-  nc_ = parts ? part_of(s.n, kMostColumns, s.unit) : s.n;
-  down_ = std::clamp(kBytesOfRows / deep, int64_t{1}, squares(mc_));
-  const int64_t fit = std::min({kBytesOfPanel / deep, squares(nc_), kMostAcross});
-  across_ = std::max(fit / s.unit, int64_t{1}) * s.unit;
+  const int64_t strip = squares(kc_) * kSquareBytes;  // bytes of a row or column of squares
+  mc_ = part_of(s.m, kBytesOfA / strip * kSquare);
+  nc_ = parts ? part_of(s.n, kMostColumns, group_) : s.n;
+  down_ = std::clamp(kBytesOfRows / strip, int64_t{1}, squares(mc_));
+  const int64_t fit = std::min({kBytesOfPanel / strip, squares(nc_), kMostAcross});
+  across_ = std::max(fit / group_, int64_t{1}) * group_;
   // Long pieces of rows are written fast, short ones stay in the first cache until then.
-  beside_ = s.unit > 1    ? s.unit
-            : s.long_rows ? across_
-                          : std::min(across_, kc_ < kFewTerms ? int64_t{1} : 4);
-  bytes_a_ = squares(mc_) * deep;
+  beside_ = s.together > 0 ? s.together
+            : s.long_rows  ? across_
+                           : std::min(across_, kc_ < kFewTerms ? int64_t{1} : 4);
+  bytes_a_ = squares(mc_) * strip;
   if (parts) bytes_sums_ = squares(mc_) * squares(nc_) * kSquare * kSquare * 4;
-  bytes_panel_ = s.packed ? 0 : across_ * deep;
+  bytes_panel_ = s.packed ? 0 : across_ * strip;
   // Rows that are 4 KiB apart would share lines of the first cache.
   bytes_rows_ = kSquare * (beside_ + 1) * kSquare * 4;
 }
@@ -173,14 +176,14 @@ void TileMultiply::run(const TileOperands& operands, void* workspace) const {
 }
 
 void TileMultiply::pack_a(const Run& r) const {
-  const int64_t rows = squares(r.m), deep = squares(r.k);
+  const int64_t down = squares(r.m), steps = squares(r.k);
   const bool along_rows = r.of.a_along_rows();  // memory is read in its order
-  parallel_ranges(along_rows ? deep : rows, 1, [&](int64_t begin, int64_t end) {
+  parallel_ranges(along_rows ? steps : down, 1, [&](int64_t begin, int64_t end) {
     for (int64_t outer = begin; outer < end; ++outer) {
-      for (int64_t inner = 0; inner < (along_rows ? rows : deep); ++inner) {
+      for (int64_t inner = 0; inner < (along_rows ? down : steps); ++inner) {
         const int64_t i = along_rows ? inner : outer, step = along_rows ? outer : inner;
         r.of.pack_a(r.m0 + i * kSquare, r.k0 + step * kSquare,
-                    r.a_squares + (i * deep + step) * kSquareBytes);
+                    r.a_squares + (i * steps + step) * kSquareBytes);
       }
     }
   });
@@ -189,18 +192,18 @@ void TileMultiply::pack_a(const Run& r) const {
 /// Each thread has columns of its own, or rows where there are more of these.
 void TileMultiply::multiply_all(const Run& r) const {
   const int64_t rows = squares(r.m), first = r.n0 / kSquare, columns = squares(r.n),
-                units = (columns + s_.unit - 1) / s_.unit;
-  const bool by_rows = rows > units;
-  const int64_t extent = by_rows ? rows : units;
+                groups = divide_up(columns, group_);
+  const bool by_rows = rows > groups;
+  const int64_t extent = by_rows ? rows : groups;
   const bool within = omp_in_parallel() != 0;  // the caller's threads have workspaces of their own
-  parallel_ranges(extent, (extent + threads_ - 1) / threads_, [&](int64_t begin, int64_t end) {
+  parallel_ranges(extent, divide_up(extent, threads_), [&](int64_t begin, int64_t end) {
     char* const panel =
         r.of_threads + (within ? 0 : omp_get_thread_num()) * (bytes_panel_ + 2 * bytes_rows_);
     if (by_rows) {
       multiply_part(r, panel, begin, end, first, first + columns);
     } else {
-      multiply_part(r, panel, 0, rows, first + begin * s_.unit,
-                    first + std::min(end * s_.unit, columns));
+      multiply_part(r, panel, 0, rows, first + begin * group_,
+                    first + std::min(end * group_, columns));
     }
     end_stream();
   });
@@ -209,8 +212,8 @@ void TileMultiply::multiply_all(const Run& r) const {
 /// Squares of rows of now, and of columns of all.
 void TileMultiply::multiply_part(const Run& r, char* panel, int64_t i_begin, int64_t i_end,
                                  int64_t j_begin, int64_t j_end) const {
-  const Tiles tiles;
-  const int64_t steps = squares(r.k), deep = steps * kSquareBytes;
+  [[maybe_unused]] const Tiles tiles;
+  const int64_t steps = squares(r.k), strip = steps * kSquareBytes;
   const bool last_terms = r.k0 + r.k == s_.k;
   const char* const packed = r.of.packed_b();
   const auto packed_b = [&](int64_t j) {
@@ -222,8 +225,8 @@ void TileMultiply::multiply_part(const Run& r, char* panel, int64_t i_begin, int
     rows.row = (beside_ + 1) * kSquare;
   }
   size_t turn = 0;
-  Chores chores;
-  chores.of = &r.of;
+  SideWork beside;
+  beside.of = &r.of;
   const int64_t b_lines_a_step = (kSquare + i_end - i_begin - 1) / (i_end - i_begin);
   for (int64_t first = j_begin; first < j_end; first += across_) {
     const int64_t last = std::min(first + across_, j_end);
@@ -244,26 +247,26 @@ void TileMultiply::multiply_part(const Run& r, char* panel, int64_t i_begin, int
             rows.m = r.m0 + i * kSquare, rows.n = j0 * kSquare;
             rows.rows = std::min(kSquare, s_.m - rows.m);
             rows.columns = std::min(j1 * kSquare, s_.n) - rows.n;
-            chores.ahead = r.of.ahead(rows, (j1 - j0) * steps);
+            beside.ahead = r.of.ahead(rows, (j1 - j0) * steps);
           }
           for (int64_t j = j0; j < j1; ++j) {
             if (packed && i == i_begin && j + 1 < j_end)
-              chores.b = {packed_b(j + 1), deep / 64, 1, 0, 0, b_lines_a_step};
+              beside.b = {packed_b(j + 1), strip / 64, 1, 0, 0, b_lines_a_step};
             const Square so_far = r.square(i, j), whole{rows.at + (j - j0) * kSquare, rows.row * 4};
-            multiply(r.a_squares + i * deep, packed ? packed_b(j) : panel + (j - first) * deep,
-                     steps, r.k0 > 0 ? so_far : Square{}, last_terms ? whole : so_far, chores);
+            multiply(r.a_squares + i * strip, packed ? packed_b(j) : panel + (j - first) * strip,
+                     steps, r.k0 > 0 ? so_far : Square{}, last_terms ? whole : so_far, beside);
           }
           if (!last_terms) continue;
-          chores.finish_pieces();
+          beside.finish_pieces();
           r.of.finish(rows);
-          chores.sums = &rows;
-          chores.piece = 0, chores.pieces = r.of.pieces(rows);
-          chores.pieces_a_step = (chores.pieces + (j1 - j0) * steps - 1) / ((j1 - j0) * steps);
+          beside.sums = &rows;
+          beside.piece = 0, beside.pieces = r.of.pieces(rows);
+          beside.pieces_a_step = (beside.pieces + (j1 - j0) * steps - 1) / ((j1 - j0) * steps);
         }
       }
     }
   }
-  chores.finish_pieces();
+  beside.finish_pieces();
 }
 
 }  // namespace shardrun::cpu

@@ -47,7 +47,7 @@ class TileOperands {
   virtual Ahead ahead(const TileRows&, int64_t /*steps*/) const { return {}; }
   /// Sums are complete.
   virtual void finish(const TileRows&) const {}
-  /// Writes them, a piece at a time from 0 on, between other things.
+  /// Writes them, a piece at a time from 0 on, while other tiles are multiplied.
   virtual int64_t pieces(const TileRows& sums) const = 0;
   virtual void write(const TileRows& sums, int64_t piece) const = 0;
 
@@ -61,8 +61,8 @@ class TileMultiply {
   struct Sizes {
     int64_t m = 0, n = 0, k = 0;
     bool packed = false;     // TileOperands::packed_b
-    int64_t unit = 1;        // squares side by side whose rows are written together, at least
-    bool long_rows = false;  // rows are best written in long pieces
+    int64_t together = 0;    // squares side by side, TileRows::columns; 0: any number
+    bool long_rows = false;  // then as many as there can be
   };
   explicit TileMultiply(const Sizes& sizes);
 
@@ -79,6 +79,7 @@ class TileMultiply {
 
   Sizes s_;
   int64_t threads_;
+  int64_t group_;                               // squares side by side that stay together
   int64_t nc_ = 0, mc_ = 0, kc_ = 0;            // columns, rows and terms at a time
   int64_t across_ = 0, down_ = 0, beside_ = 0;  // squares: of a panel, rows by it, written together
   int64_t bytes_a_ = 0, bytes_sums_ = 0;

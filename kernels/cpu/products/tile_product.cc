@@ -99,15 +99,16 @@ TileMultiply::Sizes sizes_of(const ProductShape& s) {
   const bool lines = s.n * size_of(s.out) % 64 == 0,
              reads = std::any_of(s.post.begin(), s.post.end(),
                                  [&](const GemmPost&post) { return is_whole(post, s); });
-  return {s.m, s.n, s.k, s.packed, 1, !lines || reads};
+  return {s.m, s.n, s.k, s.packed, 0, !lines || reads};
 }
 
 class TileProduct : public PackedProduct {
  public:
   TileProduct(const ProductShape& s, std::vector<Post> posts)
       : s_(s), posts_(std::move(posts)), multiply_(sizes_of(s)) {
-    // A gradient of weights is read much later, and of nothing else is the result f32.
-    streams_ = s.out == DType::f32 || s.m * s.n * size_of(s.out) >= kBytesPastCaches;
+    // A result in f32 is a gradient of weights, which is read much later.
+    streams_ =
+        !s.read_at_once && (s.out == DType::f32 || s.m * s.n * size_of(s.out) >= kBytesPastCaches);
   }
 
   int64_t workspace_bytes() const override { return multiply_.workspace_bytes(); }
@@ -249,9 +250,14 @@ std::shared_ptr<const PackedProduct> make_tile_product(const ProductShape& s, st
   std::vector<Post> posts;
   for (const GemmPost& post : s.post) {
     posts.push_back(post_of(post));
-    if (posts.back() != nullptr) continue;
-    *why = "tiles know no post-op " + post.op;
-    return nullptr;
+    if (posts.back() == nullptr) {
+      *why = "tiles know no post-op " + post.op;
+      return nullptr;
+    }
+    if (post.count > 1 && post.count != s.n && !is_whole(post, s)) {
+      *why = post.op + " behind it has an operand that is neither the result's size nor a row's";
+      return nullptr;
+    }
   }
   return std::make_shared<TileProduct>(s, std::move(posts));
 }
