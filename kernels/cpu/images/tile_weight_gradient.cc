@@ -136,7 +136,7 @@ class TileWeightGradient : public Convolution {
     const int32_t* rows_;
     const uint16_t* x_;
     MatrixView dy_;
-    TensorView dw_;
+    const TensorView& dw_;
     PackSquare square_of_dy_;
   };
 
