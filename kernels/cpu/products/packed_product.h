@@ -17,11 +17,10 @@ struct ProductShape {
   DType a = DType::f32, b = DType::f32;
   DType in = DType::f32, out = DType::f32;  // of the product: f32 -> f32, bf16 -> bf16 or f32
   std::vector<GemmPost> post = {};
-  bool tiles = false;         // by tile_product.h, else by oneDNN
-  bool read_at_once = false;  // the result is: it should stay in caches
-  bool packed = false;        // b is, all of it, as blocks() says
-  int64_t chunk_bytes = int64_t{12}
-                        << 20;  // else oneDNN's has at most so much of b packed at a time
+  bool tiles = false;                       // by tile_product.h, else by oneDNN
+  bool read_at_once = false;                // the result is: it should stay in caches
+  bool packed = false;                      // b is, all of it, as blocks() says
+  int64_t chunk_bytes = int64_t{12} << 20;  // of b, else packed in parts; of oneDNN's
 };
 
 class PackedProduct {
