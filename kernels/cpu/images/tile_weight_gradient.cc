@@ -1,5 +1,5 @@
-// Columns are 32 channels in for each tap in turn: so 32 channels' taps, which stand together in
-// the weights, are summed up together. A square of x is gathered position by position.
+// Columns are the taps in turn of 32 channels in, then of the next 32: what stands together in the
+// weights is summed together. A square of x is gathered position by position.
 #include "kernels/cpu/images/tile_weight_gradient.h"
 
 #include <algorithm>
@@ -96,13 +96,14 @@ class TileWeightGradient : public Convolution {
                     positions = std::min(kSquare, of_.positions_ - term);
       const int32_t* rows = rows_ + j % of_.taps_ * of_.positions_ + term;
       alignas(64) static constexpr uint16_t kPadding[kSquare] = {};
-      alignas(64) uint16_t part[kSquare * kSquare] = {};
       const uint16_t* from[kSquare];
       for (int64_t p = 0; p < kSquare; ++p) {
         const bool met = p < positions && rows[p] >= 0;
         from[p] = met ? x_ + rows[p] * s_.in_channels + c : kPadding;
       }
-      for (int64_t p = 0; channels < kSquare && p < kSquare; ++p) {
+      if (channels == kSquare) return pack_square_of_rows(from, square);
+      alignas(64) uint16_t part[kSquare * kSquare] = {};
+      for (int64_t p = 0; p < kSquare; ++p) {
         std::memcpy(part + p * kSquare, from[p], static_cast<size_t>(channels) * sizeof(uint16_t));
         from[p] = part + p * kSquare;
       }
