@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/round_up.h"
 #include "base/short_array.h"
 #include "device/device.h"
 
@@ -57,9 +58,9 @@ class HostDevice final : public Device {
   std::shared_ptr<char> allocate(int64_t bytes) override {
     if (bytes == 0) return nullptr;
     // Large pages where the system has them: kernels that go down columns touch many small ones.
-    constexpr size_t kPage = 4096, kLargePage = size_t{2} << 20;
-    const size_t rounded = (static_cast<size_t>(bytes) + kPage - 1) / kPage * kPage,
-                 large = rounded / kLargePage * kLargePage;
+    constexpr int64_t kPage = 4096, kLargePage = int64_t{2} << 20;
+    const auto rounded = static_cast<size_t>(round_up(bytes, kPage)),
+               large = rounded / kLargePage * kLargePage;
     auto* data = static_cast<char*>(std::aligned_alloc(large > 0 ? kLargePage : kPage, rounded));
     SR_REQUIRE(data != nullptr, out_of_memory, "asked for ", bytes, " bytes, ", free_bytes(),
                " are free");

@@ -10,8 +10,8 @@
 namespace shardrun {
 namespace {
 
-/// A product gains a tenth or less by it: of one reading, less than the writer loses; in
-/// validation, little for so much memory.
+/// A product of oneDNN's gains a tenth or less by it: of one reading, less than the writer loses;
+/// in validation, little for so much memory.
 bool pays(const Step& reader, const Step* writer) {
   const bool again = writer != nullptr && reader.phase != writer->phase;  // micro-batches
   return !reader.node.op.starts_with("matmul") || again;

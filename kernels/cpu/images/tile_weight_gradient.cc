@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "base/round_up.h"
-#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
 #include "kernels/cpu/products/tile_multiply.h"
 #include "kernels/cpu/simd.h"

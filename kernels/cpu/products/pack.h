@@ -14,6 +14,10 @@ struct MatrixView {
   DType dtype = DType::f32;
   int64_t rows = 0, cols = 0;
   int64_t row_stride = 0, col_stride = 0;  // elements
+
+  MatrixView at(const void* elsewhere) const {
+    return {elsewhere, dtype, rows, cols, row_stride, col_stride};
+  }
 };
 
 /// b[k, n] in blocks, as oneDNN's fast products read it: [n / width][k / depth][depth /

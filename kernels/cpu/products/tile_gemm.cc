@@ -33,28 +33,10 @@ class TileGemm : public Gemm {
   }
 
  private:
-  class Operands final : public TileOperands {
+  class Operands final : public TileMatrices {
    public:
     Operands(const TileGemm& of, const void* a, const void* b, void* c)
-        : of_(of),
-          a_(of.a_),
-          b_(of.b_),
-          c_(c),
-          square_of_a_(pack_square_of_a(a_)),
-          square_of_b_(pack_square_of_b(b_)) {
-      a_.data = a, b_.data = b;
-    }
-    void pack_a(int64_t row, int64_t term, void* square) const override {
-      square_of_a_(a_, row, term, square);
-    }
-    void pack_b(int64_t term, int64_t column, void* square) const override {
-      square_of_b_(b_, term, column, square);
-    }
-    bool a_along_rows() const override { return a_.row_stride == 1 && a_.col_stride != 1; }
-    bool b_along_columns() const override { return b_.col_stride == 1; }
-    const char* packed_b() const override {
-      return of_.in_blocks_ ? static_cast<const char*>(b_.data) : nullptr;
-    }
+        : TileMatrices(of.a_.at(a), of.b_.at(b), of.in_blocks_), of_(of), c_(c) {}
 
     int64_t pieces(const TileRows& rows) const override { return rows.rows; }
     void write(const TileRows& rows, int64_t piece) const override {
@@ -79,9 +61,7 @@ class TileGemm : public Gemm {
     }
 
     const TileGemm& of_;
-    MatrixView a_, b_;
     void* c_;
-    PackSquare square_of_a_, square_of_b_;
   };
 
   bool accumulate_, in_blocks_;

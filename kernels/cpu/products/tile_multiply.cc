@@ -79,7 +79,7 @@ class Tiles {
 
 /// to = from + a b, of `steps` squares of each operand. `from`: none for zeros.
 SHARDRUN_TILES void multiply(const char* a, const char* b, int64_t steps, const Square& from,
-                             const Square& to, SideWork& beside) {
+                             const Square& to, SideWork& meanwhile) {
   asm volatile("" ::: "memory");  // operands are in memory: GCC 12 does not say that tiles read it
   if (from.at != nullptr) {
     const char *top = reinterpret_cast<const char*>(from.at), *low = top + 16 * from.bytes;
@@ -102,7 +102,7 @@ SHARDRUN_TILES void multiply(const char* a, const char* b, int64_t steps, const 
     _tile_dpbf16ps(1, 4, 7);
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
-    beside.step();
+    meanwhile.step();
   }
   char *top = reinterpret_cast<char*>(to.at), *low = top + 16 * to.bytes;
   _tile_stored(0, top, to.bytes);
@@ -145,14 +145,14 @@ TileMultiply::TileMultiply(const Sizes& s)
   const int64_t fit = std::min({kBytesOfPanel / strip, squares(nc_), kMostAcross});
   across_ = std::max(fit / group_, int64_t{1}) * group_;
   // Long pieces of rows are written fast, short ones stay in the first cache until then.
-  beside_ = s.together > 0 ? s.together
-            : s.long_rows  ? across_
-                           : std::min(across_, kc_ < kFewTerms ? int64_t{1} : 4);
+  together_ = s.together > 0 ? s.together
+              : s.long_rows  ? across_
+                             : std::min(across_, kc_ < kFewTerms ? int64_t{1} : 4);
   bytes_a_ = squares(mc_) * strip;
   if (parts) bytes_sums_ = squares(mc_) * squares(nc_) * kSquare * kSquare * 4;
   bytes_panel_ = s.packed ? 0 : across_ * strip;
   // Rows that are 4 KiB apart would share lines of the first cache.
-  bytes_rows_ = kSquare * (beside_ + 1) * kSquare * 4;
+  bytes_rows_ = kSquare * (together_ + 1) * kSquare * 4;
 }
 
 int64_t TileMultiply::workspace_bytes() const {
@@ -222,11 +222,11 @@ void TileMultiply::multiply_part(const Run& r, char* panel, int64_t i_begin, int
   TileRows here[2];
   for (TileRows& rows : here) {
     rows.at = reinterpret_cast<float*>(panel + bytes_panel_ + (&rows - here) * bytes_rows_);
-    rows.row = (beside_ + 1) * kSquare;
+    rows.row = (together_ + 1) * kSquare;
   }
   size_t turn = 0;
-  SideWork beside;
-  beside.of = &r.of;
+  SideWork meanwhile;
+  meanwhile.of = &r.of;
   const int64_t b_lines_a_step = (kSquare + i_end - i_begin - 1) / (i_end - i_begin);
   for (int64_t first = j_begin; first < j_end; first += across_) {
     const int64_t last = std::min(first + across_, j_end);
@@ -239,34 +239,35 @@ void TileMultiply::multiply_part(const Run& r, char* panel, int64_t i_begin, int
       }
     }
     for (int64_t i0 = i_begin; i0 < i_end; i0 += down_) {
-      for (int64_t j0 = first; j0 < last; j0 += beside_) {
-        const int64_t j1 = std::min(j0 + beside_, last);
+      for (int64_t j0 = first; j0 < last; j0 += together_) {
+        const int64_t j1 = std::min(j0 + together_, last);
         for (int64_t i = i0; i < std::min(i0 + down_, i_end); ++i) {
           TileRows& rows = here[turn++ % 2];
           if (last_terms) {
             rows.m = r.m0 + i * kSquare, rows.n = j0 * kSquare;
             rows.rows = std::min(kSquare, s_.m - rows.m);
             rows.columns = std::min(j1 * kSquare, s_.n) - rows.n;
-            beside.ahead = r.of.ahead(rows, (j1 - j0) * steps);
+            meanwhile.ahead = r.of.ahead(rows, (j1 - j0) * steps);
           }
           for (int64_t j = j0; j < j1; ++j) {
             if (packed && i == i_begin && j + 1 < j_end)
-              beside.b = {packed_b(j + 1), strip / 64, 1, 0, 0, b_lines_a_step};
+              meanwhile.b = {packed_b(j + 1), strip / 64, 1, 0, 0, b_lines_a_step};
             const Square so_far = r.square(i, j), whole{rows.at + (j - j0) * kSquare, rows.row * 4};
             multiply(r.a_squares + i * strip, packed ? packed_b(j) : panel + (j - first) * strip,
-                     steps, r.k0 > 0 ? so_far : Square{}, last_terms ? whole : so_far, beside);
+                     steps, r.k0 > 0 ? so_far : Square{}, last_terms ? whole : so_far, meanwhile);
           }
           if (!last_terms) continue;
-          beside.finish_pieces();
+          meanwhile.finish_pieces();
           r.of.finish(rows);
-          beside.sums = &rows;
-          beside.piece = 0, beside.pieces = r.of.pieces(rows);
-          beside.pieces_a_step = (beside.pieces + (j1 - j0) * steps - 1) / ((j1 - j0) * steps);
+          meanwhile.sums = &rows;
+          meanwhile.piece = 0, meanwhile.pieces = r.of.pieces(rows);
+          meanwhile.pieces_a_step =
+              (meanwhile.pieces + (j1 - j0) * steps - 1) / ((j1 - j0) * steps);
         }
       }
     }
   }
-  beside.finish_pieces();
+  meanwhile.finish_pieces();
 }
 
 }  // namespace shardrun::cpu

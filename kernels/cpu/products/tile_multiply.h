@@ -55,6 +55,36 @@ class TileOperands {
   ~TileOperands() = default;
 };
 
+/// Operands that are matrices as they lie, or of which the right one is in blocks of 32 x 32.
+class TileMatrices : public TileOperands {
+ public:
+  void pack_a(int64_t row, int64_t term, void* square) const final {
+    square_of_a_(a_, row, term, square);
+  }
+  void pack_b(int64_t term, int64_t column, void* square) const final {
+    square_of_b_(b_, term, column, square);
+  }
+  bool a_along_rows() const final { return a_.row_stride == 1 && a_.col_stride != 1; }
+  bool b_along_columns() const final { return b_.col_stride == 1; }
+  const char* packed_b() const final {
+    return packed_ ? static_cast<const char*>(b_.data) : nullptr;
+  }
+
+ protected:
+  TileMatrices(const MatrixView& a, const MatrixView& b, bool packed)
+      : a_(a),
+        b_(b),
+        packed_(packed),
+        square_of_a_(pack_square_of_a(a)),
+        square_of_b_(pack_square_of_b(b)) {}
+  ~TileMatrices() = default;
+
+ private:
+  MatrixView a_, b_;
+  bool packed_;
+  PackSquare square_of_a_, square_of_b_;
+};
+
 /// sums[m, n] = a[m, k] b[k, n], in f32. They do not depend on the number of threads.
 class TileMultiply {
  public:
@@ -79,9 +109,10 @@ class TileMultiply {
 
   Sizes s_;
   int64_t threads_;
-  int64_t group_;                               // squares side by side that stay together
-  int64_t nc_ = 0, mc_ = 0, kc_ = 0;            // columns, rows and terms at a time
-  int64_t across_ = 0, down_ = 0, beside_ = 0;  // squares: of a panel, rows by it, written together
+  int64_t group_;                     // squares side by side that stay together
+  int64_t nc_ = 0, mc_ = 0, kc_ = 0;  // columns, rows and terms at a time
+  int64_t across_ = 0, down_ = 0,
+          together_ = 0;  // squares: of a panel, rows by it, written together
   int64_t bytes_a_ = 0, bytes_sums_ = 0;
   int64_t bytes_panel_ = 0, bytes_rows_ = 0;  // of a thread
 };

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "base/round_up.h"
 #include "kernels/cpu/functions.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/processor.h"
@@ -121,30 +122,16 @@ class TileProduct : public PackedProduct {
   }
 
  private:
-  class Operands final : public TileOperands {
+  class Operands final : public TileMatrices {
    public:
     Operands(const TileProduct& of, const void* a, const void* b, void* c,
              std::span<const void* const> operands)
-        : of_(of),
+        : TileMatrices({a, of.s_.a, of.s_.m, of.s_.k, of.s_.a_row, of.s_.a_col},
+                       {b, of.s_.b, of.s_.k, of.s_.n, of.s_.b_row, of.s_.b_col}, of.s_.packed),
+          of_(of),
           s_(of.s_),
-          a_{a, s_.a, s_.m, s_.k, s_.a_row, s_.a_col},
-          b_{b, s_.b, s_.k, s_.n, s_.b_row, s_.b_col},
           c_(c),
-          operands_(operands),
-          square_of_a_(pack_square_of_a(a_)),
-          square_of_b_(pack_square_of_b(b_)) {}
-
-    void pack_a(int64_t row, int64_t term, void* square) const override {
-      square_of_a_(a_, row, term, square);
-    }
-    void pack_b(int64_t term, int64_t column, void* square) const override {
-      square_of_b_(b_, term, column, square);
-    }
-    bool a_along_rows() const override { return s_.a_row == 1 && s_.a_col != 1; }
-    bool b_along_columns() const override { return s_.b_col == 1; }
-    const char* packed_b() const override {
-      return s_.packed ? static_cast<const char*>(b_.data) : nullptr;
-    }
+          operands_(operands) {}
 
     Ahead ahead(const TileRows& rows, int64_t steps) const override {
       size_t operand = 0;
@@ -186,7 +173,7 @@ class TileProduct : public PackedProduct {
     }
 
    private:
-    static int64_t across(const TileRows& rows) { return (rows.columns + kSquare - 1) / kSquare; }
+    static int64_t across(const TileRows& rows) { return divide_up(rows.columns, kSquare); }
 
     template <class T>
     void write(const TileRows& rows, int64_t piece, T* c) const {
@@ -219,10 +206,8 @@ class TileProduct : public PackedProduct {
 
     const TileProduct& of_;
     const ProductShape& s_;
-    MatrixView a_, b_;
     void* c_;
     std::span<const void* const> operands_;
-    PackSquare square_of_a_, square_of_b_;
   };
 
   ProductShape s_;
