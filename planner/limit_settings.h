@@ -29,9 +29,10 @@ struct LimitSettings {
   int least_rounds = 6;         // such looks, where the first is the smallest of all: which of them
                                 // has the smallest arena nobody knows
   int least_patience = 20;      // solutions in a row that are no better: then a look ends
+  double least_divisor = 4;     // of such a look's seconds: with more it finds hardly fewer bytes
   double squeezed = 0.95;       // times the fewest bytes found: what is looked for then, in turn
   int squeezes = 4;             // such looks, as long as each finds so few
-  int squeezed_rounds = 5;      // of each search
+  int squeezed_rounds = 2;      // of each search
   double squeezed_divisor = 2;  // of its seconds
   // What to compute again is chosen for so many bytes, of those alive at the fullest moment if
   // nothing is.

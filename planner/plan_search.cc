@@ -134,9 +134,9 @@ LaidOut PlanSearch::loose() {
   smallest_.reset();
   fastest_.reset();
   ArenaUse use;
-  const std::optional<LaidOut> fits = fitting(*loosest_, options_.memory_limit, 1, use);
+  const std::optional<LaidOut> fits = fitting(*loosest_, options_.memory_limit, 1, kAnyArena, use);
   if (fits) return *fits;
-  LaidOut out = lay_out(*loosest_, true, use);
+  LaidOut out = lay_out(*loosest_, true, kAnyArena, use);
   if (options_.retime) options_.retime(out.plan);
   return out;
 }
@@ -167,7 +167,7 @@ bool PlanSearch::shorten(const Solution& solution, double seconds, PlanReport& r
   missed_ = false;
   const auto is_shorter = [&](const Solution& one) {
     ArenaUse use;
-    std::optional<LaidOut> fits = fitting(one, options_.memory_limit, 1, use);
+    std::optional<LaidOut> fits = fitting(one, options_.memory_limit, 1, kAnyArena, use);
     missed_ = missed_ || !fits;
     if (fits && options_.retime_kept) options_.retime_kept(fits->plan);
     if (!fits || fits->plan.seconds >= seconds) return false;
@@ -416,7 +416,7 @@ LimitedOptions::Method PlanSearch::method() const {
 }
 
 /// The plan of a solution, and its arena's bytes. `share`: as in extract_plan.
-LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use) {
+LaidOut PlanSearch::lay_out(const Solution& solution, bool share, int64_t enough, ArenaUse& use) {
   LaidOut out{extract_plan(*posed_, solution, share), node_seconds(*posed_, solution)};
   Plan& plan = out.plan;
   plan.planner = to_string(planner_ == PlannerKind::automatic ? PlannerChoice{PlannerKind::ilp}
@@ -424,7 +424,7 @@ LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use)
   plan.recompute = options_.recomputed;
   const FactoredProblem& claims = joint_->problem;
   plan.bytes = peak_bytes(claims, solution);
-  use = options_.arena_use ? options_.arena_use(plan)
+  use = options_.arena_use ? options_.arena_use(plan, enough)
                            : ArenaUse{plan.bytes, bytes_over_time(claims, solution)};
   plan.bytes = use.bytes;
   const int64_t limit = options_.memory_limit;
@@ -436,21 +436,21 @@ LaidOut PlanSearch::lay_out(const Solution& solution, bool share, ArenaUse& use)
 }
 
 /// The plan of a solution, if it fits. Readers share the copies that they want if memory allows
-/// that, else each gets its own from the hub's. `shares`: Effort's. `use`: of the latter.
+/// that, else each gets its own from the hub's. `shares`, `enough`: Effort's. `use`: of the latter.
 std::optional<LaidOut> PlanSearch::fitting(const Solution& solution, int64_t limit, double shares,
-                                           ArenaUse& use) {
+                                           int64_t enough, ArenaUse& use) {
   // Laying out takes longer than all else, so what is likely comes first.
   const bool ample = static_cast<double>(peak_bytes(joint_->problem, solution)) <
                      kFitting.ample * static_cast<double>(limit);
   if (limit <= 0 || ample) {
-    LaidOut sharing = lay_out(solution, true, use);
+    LaidOut sharing = lay_out(solution, true, enough, use);
     if (limit <= 0 || sharing.plan.bytes <= limit) return sharing;
   }
-  LaidOut own = lay_out(solution, false, use);
+  LaidOut own = lay_out(solution, false, enough, use);
   if (own.plan.bytes > limit) return std::nullopt;
   if (!ample && static_cast<double>(own.plan.bytes) <= shares * static_cast<double>(limit)) {
     ArenaUse its;
-    LaidOut sharing = lay_out(solution, true, its);
+    LaidOut sharing = lay_out(solution, true, enough, its);
     if (sharing.plan.bytes <= limit && sharing.plan.seconds < own.plan.seconds) return sharing;
   }
   return own;
@@ -559,7 +559,8 @@ std::optional<LaidOut> PlanSearch::within(int64_t limit, const Effort& effort, P
     if (!solution) break;
     const bool may_loosen = !loosened && found.solution && raw_cost(problem, *solution) > free;
     ArenaUse use;
-    std::optional<LaidOut> fits = fitting(*solution, limit, may_loosen ? 0 : effort.shares, use);
+    std::optional<LaidOut> fits =
+        fitting(*solution, limit, may_loosen ? 0 : effort.shares, effort.enough, use);
     offer(fits, *solution);
     if (fits && may_loosen && static_cast<double>(fits->plan.bytes) < full) {
       loosened = true;

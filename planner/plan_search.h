@@ -1,6 +1,8 @@
 // PlanSearch: the search for a Graph's best plan under one planner and one memory limit.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -22,6 +24,8 @@ struct LaidOut {
   std::vector<double> node_seconds;  // without what brings operands to a node
 };
 
+inline constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
+
 /// How long a search looks for a plan within a limit, and how close to the best is good enough.
 struct Effort {
   double seconds = 10;   // of work (planner/solver/deadline.h)
@@ -30,6 +34,7 @@ struct Effort {
   double shares = 1;     // of the limit: plans of fewer bytes are tried with copies that are shared
   bool polishes = true;  // LimitedOptions'
   int patience = 0;      // the same
+  int64_t enough = kAnyArena;  // PlanOptions::arena_use's
 };
 
 /// Folds the graph, finds its classes' strategies, and solves the joint Problem: once as if memory
@@ -114,9 +119,9 @@ class PlanSearch {
                             const std::vector<Solution>& starts, double seconds,
                             PlanReport& report) const;
   LimitedSearch solver(const Effort& effort) const;
-  LaidOut lay_out(const Solution& solution, bool share, ArenaUse& use);
+  LaidOut lay_out(const Solution& solution, bool share, int64_t enough, ArenaUse& use);
   std::optional<LaidOut> fitting(const Solution& solution, int64_t limit, double shares,
-                                 ArenaUse& use);
+                                 int64_t enough, ArenaUse& use);
   int64_t least_held(const SearchSpace& space) const;
   LimitedOptions::Method method() const;
 

@@ -66,6 +66,12 @@ class Planning {
             patience};
   }
 
+  Effort least_effort() const {
+    Effort out = quick(1, kLimit.least_patience);
+    out.seconds /= kLimit.least_divisor;
+    return out;
+  }
+
   bool may_recompute() const { return options_.recompute && !graph_.updates.empty(); }
 
   /// What a search laid out last, if that fits and is the fastest so far. `its`: what it says.
@@ -295,7 +301,9 @@ class Planning {
     if (!found || (smallest_ && found->plan.bytes >= smallest_->plan.bytes)) return;
     smallest_ = found, smallest_of_ = &version;
   }
-  void lay_out(Version& version, double bytes, const Effort& effort) {
+  /// What neither fits nor is smaller than what is known is not looked at on all ranks.
+  void lay_out(Version& version, double bytes, Effort effort) {
+    if (smallest_) effort.enough = std::max(smallest_->plan.bytes, options_.memory_limit);
     PlanReport its;
     within(version, static_cast<int64_t>(bytes), effort, its);
     note(version, version.search->smallest());
@@ -314,7 +322,7 @@ class Planning {
         return;
       const auto least = static_cast<double>(version.least_claims);
       for (int k = 0; k < kLimit.least_rounds; ++k) {
-        lay_out(version, least * (1 + k * kLimit.more_claims), quick(1, kLimit.least_patience));
+        lay_out(version, least * (1 + k * kLimit.more_claims), least_effort());
         if (smallest_of_ != &version) break;
       }
     };
@@ -332,7 +340,7 @@ class Planning {
     for (Version* known : baselines()) {
       if (!(first ? versions_.open(*known) : versions_.may_fit(*known, smallest_->plan.bytes)))
         continue;
-      lay_out(*known, 1, quick(1, kLimit.least_patience));
+      lay_out(*known, 1, least_effort());
       if (!std::exchange(first, false) || !known->search->smallest()) continue;
       const LaidOut base = *known->search->smallest();
       Series series = series_of(base, known->options.planner);

@@ -49,8 +49,9 @@ struct PlanOptions {
   /// then be exchanged one by one (planner/rules/numbered_rows.h).
   InputContents contents = nullptr;
   /// The arena of the fullest rank under a plan: partition + place_memory with the backend's
-  /// workspaces. Given by the caller, because the planner knows no backend.
-  std::function<ArenaUse(const Plan&)> arena_use = nullptr;
+  /// workspaces; or of the first rank that is found to take more than `enough` bytes. Given by the
+  /// caller, because the planner knows no backend.
+  std::function<ArenaUse(const Plan&, int64_t enough)> arena_use = nullptr;
   /// Corrects a plan's times by the steps that ranks run under it: which sums are one call, and
   /// what overlaps with kernels. The search knows neither exactly. Null: nothing. Given by the
   /// caller, as arena_use is.

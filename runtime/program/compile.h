@@ -52,6 +52,7 @@ struct CompileOptions {
   Steps steps = Steps::fused;
   /// Lay persistent buffers out as that Program did: for the evaluation of a training step.
   const Program* persistent_like = nullptr;
+  int64_t limit = 0;            // bytes of the arena, as for place_memory; 0: none
   std::string stop_after = {};  // the last pass that runs; "": all of them
   std::function<void(const PassReport&)> after = nullptr;  // called behind each
 };

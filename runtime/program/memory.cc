@@ -2,6 +2,7 @@
 #include "program/memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 
 #include "base/round_up.h"
@@ -15,6 +16,7 @@ namespace {
 
 /// Where collectives' memory cannot be held for so many steps, this fraction is tried.
 constexpr int kShorterHold = 4;
+constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && op_def(step.node.op).reshapes;
@@ -81,15 +83,15 @@ class SlotMap {
     }
   }
 
-  /// Places the slots behind the persistent part and writes every offset.
-  void place(Program& program, Collectives collectives, double hold_fraction) {
+  /// Places the slots behind the persistent part and writes every offset. `limit`: of the slots.
+  void place(Program& program, Collectives collectives, double hold_fraction, int64_t limit) {
     const std::vector<Slot> apart = program.fused.empty() ? slots_ : slots_for_chains();
     const bool overlap = collectives == Collectives::apart;
     const int64_t fullest = most_alive(slots_, steps());
     const auto more = static_cast<int64_t>(hold_fraction * static_cast<double>(fullest));
     // Where there are bytes to spend, the first order is most often good enough.
     const bool held = overlap && more > 0 && hold_for_overlap(apart, {fullest}, more);
-    if (!held) place_tightly(apart, overlap, more);
+    if (!held) place_tightly(apart, overlap, more, limit);
     program.arena_bytes = program.persistent_bytes + used_bytes(slots_);
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
@@ -130,8 +132,9 @@ class SlotMap {
 
   /// The fewest bytes that an order comes to. As far as they suffice, chains stay whole and
   /// collectives' memory is held longer, that with so many bytes `more`.
-  void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more) {
+  void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more, int64_t limit) {
     const SlotsPlaced found = place_slots(slots_, steps());
+    overlap = overlap && found.bytes <= limit;
     bool placed = false;
     if (!program_.fused.empty())
       placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);
@@ -279,14 +282,15 @@ std::vector<bool> runs_in_place(const Program& program) {
 }
 
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like,
-                  Collectives collectives, double hold_fraction) {
+                  Collectives collectives, double hold_fraction, int64_t limit) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
                "' wants a workspace");
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  SlotMap(program).place(program, collectives, hold_fraction);
+  SlotMap(program).place(program, collectives, hold_fraction,
+                         limit > 0 ? limit - program.persistent_bytes : kNoLimit);
   cut_chains(program);
 }
 

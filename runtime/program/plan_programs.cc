@@ -6,12 +6,14 @@
 namespace shardrun {
 
 PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
-                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> training)
+                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> training,
+                           int64_t limit)
     : plan_(std::move(plan)),
       graph_(plan_.recompute.empty()
                  ? graph
                  : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
       traits_(traits),
+      limit_(limit),
       partition_(graph_, plan_, cluster),
       training_(std::move(training)) {
   classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs_of());
@@ -24,6 +26,7 @@ const Program& PlanPrograms::of_rank(int64_t rank) {
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
   if (!program) {
     CompileOptions options;
+    options.limit = limit_;
     if (training_) options.persistent_like = &training_->of_rank(rank);
     program = compile(partition_, plan_, rank, traits_, options);
   }
@@ -34,23 +37,28 @@ std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
   return compile(partition_, plan, 0, traits_, {.stop_after = "keep_packed"}).setup;
 }
 
-const Program& PlanPrograms::fullest_of(const std::vector<int64_t>& ranks) {
+const Program& PlanPrograms::fullest_of(const std::vector<int64_t>& ranks, int64_t enough) {
   const Program* most = &of_rank(ranks[0]);
   for (int64_t rank : ranks) {
+    if (most->arena_bytes > enough) break;
     const Program& program = of_rank(rank);
     if (program.arena_bytes > most->arena_bytes) most = &program;
   }
   return *most;
 }
 
-const Program& PlanPrograms::fullest() { return fullest_of(classes_.first); }
+const Program& PlanPrograms::fullest() {
+  return fullest_of(classes_.first, std::numeric_limits<int64_t>::max());
+}
 
 std::vector<int64_t> PlanPrograms::compared_ranks(int64_t limit) {
   const bool ample = limit == 0 || of_rank(0).arena_bytes <= limit / 2;
   return ample ? std::vector<int64_t>{0} : classes_.first;
 }
 
-const Program& PlanPrograms::compared(int64_t limit) { return fullest_of(compared_ranks(limit)); }
+const Program& PlanPrograms::compared(int64_t limit, int64_t enough) {
+  return fullest_of(compared_ranks(limit), enough);
+}
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
                                                 std::shared_ptr<PlanPrograms> training) {
@@ -65,7 +73,8 @@ std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
   if (is_of(last_)) return last_.programs;
   std::swap(last_, before_);
   if (!is_of(last_))
-    last_ = {std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training), training};
+    last_ = {std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training, limit_),
+             training};
   return last_.programs;
 }
 

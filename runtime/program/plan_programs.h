@@ -1,6 +1,8 @@
 // PlanPrograms: the Programs of all ranks under a plan, as far as their bytes go.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -14,9 +16,10 @@ namespace shardrun {
 /// this.
 class PlanPrograms {
  public:
-  /// `training`: the training step's, if these share its persistent memory.
+  /// `training`: the training step's, if these share its persistent memory. `limit`: of a rank's
+  /// arena (CompileOptions).
   PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster, const BackendTraits& traits,
-               std::shared_ptr<PlanPrograms> training = nullptr);
+               std::shared_ptr<PlanPrograms> training = nullptr, int64_t limit = 0);
 
   PlanPrograms(const PlanPrograms&) = delete;
   PlanPrograms& operator=(const PlanPrograms&) = delete;
@@ -34,16 +37,17 @@ class PlanPrograms {
   /// expected to take twice as much. Else by one of each class. Plans that are run are counted on
   /// every rank.
   std::vector<int64_t> compared_ranks(int64_t limit);
-  /// Of these the one with the most arena bytes.
-  const Program& compared(int64_t limit);
+  /// Of these the one with the most arena bytes; or the first that has more than `enough`.
+  const Program& compared(int64_t limit, int64_t enough = std::numeric_limits<int64_t>::max());
 
  private:
-  const Program& fullest_of(const std::vector<int64_t>& ranks);
+  const Program& fullest_of(const std::vector<int64_t>& ranks, int64_t enough);
 
   Plan plan_;
   std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
   const Graph& graph_;
   const BackendTraits traits_;
+  const int64_t limit_;
   Partition partition_;
   std::shared_ptr<PlanPrograms> training_;
   RankClasses classes_;
@@ -54,8 +58,9 @@ class PlanPrograms {
 /// looked for, next to another that may be faster, and again when it is printed.
 class MeasuredPlans {
  public:
-  MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits)
-      : graph_(graph), cluster_(cluster), traits_(traits) {}
+  MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits,
+                int64_t limit = 0)
+      : graph_(graph), cluster_(cluster), traits_(traits), limit_(limit) {}
   std::shared_ptr<PlanPrograms> of(const Plan& plan,
                                    std::shared_ptr<PlanPrograms> training = nullptr);
   const Graph& graph() const { return graph_; }
@@ -65,6 +70,7 @@ class MeasuredPlans {
   const Graph& graph_;
   const Cluster& cluster_;
   const BackendTraits traits_;
+  const int64_t limit_;
   struct Measured {
     std::shared_ptr<PlanPrograms> programs, training;
   };

@@ -142,7 +142,7 @@ TEST(Planner, TheLimitIsAppliedToTheArena) {
   int asked = 0;
   PlanOptions options;
   options.memory_limit = 1'000'000 + 3 * 256 * 256 * 4 - 100'000;
-  options.arena_use = [&](const Plan& plan) {
+  options.arena_use = [&](const Plan& plan, int64_t) {
     ++asked;
     const int64_t bytes = persistent_bytes(g, plan) + 1'000'000;
     return ArenaUse{bytes, std::vector<int64_t>(g.nodes().size(), bytes)};
@@ -173,7 +173,7 @@ TEST(Planner, WhatDoesNotFitReshardedIsMadeAsItIsRead) {
   };
   EXPECT_FALSE(stays(plan_of(g, "data=2", options)));
   options.memory_limit = 8'000'000;
-  options.arena_use = [&](const Plan& plan) {
+  options.arena_use = [&](const Plan& plan, int64_t) {
     const int64_t bytes = stays(plan) ? 7'000'000 : 8'500'000;
     ArenaUse use{bytes, std::vector<int64_t>(g.nodes().size(), 6'000'000)};
     use.alive[1] = bytes;
@@ -202,7 +202,7 @@ TEST(Planner, WhatMustBeReshardedMayBeAgain) {
   const auto weights = [&](const Plan& plan) { return persistent_bytes(g, plan); };
   const int64_t free = weights(plan_of(g, "data=2", options));
   options.memory_limit = 16'000'000;
-  options.arena_use = [&](const Plan& plan) {
+  options.arena_use = [&](const Plan& plan, int64_t) {
     const int64_t bytes = options.memory_limit + 500'000 - (free - weights(plan));
     ArenaUse use{bytes, std::vector<int64_t>(g.nodes().size(), 10'000'000)};
     use.alive[1] = bytes;

@@ -148,6 +148,8 @@ TEST(Compile, ComparesPlansByOneRankWhereMemoryIsAmple) {
   EXPECT_EQ(programs.compared(0).arena_bytes, first);
   EXPECT_EQ(programs.compared(2 * first).arena_bytes, first);
   EXPECT_EQ(programs.compared(2 * first - 1).arena_bytes, most);
+  EXPECT_EQ(programs.compared(2 * first - 1, first).arena_bytes, most);
+  EXPECT_EQ(programs.compared(2 * first - 1, first - 1).arena_bytes, first);
 }
 
 }  // namespace

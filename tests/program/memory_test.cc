@@ -318,6 +318,13 @@ TEST(Memory, CollectivesThatOverlapKeepTheirWorkspace) {
     };
     EXPECT_TRUE(is_reused(together)) << has_fuller_step;
     EXPECT_EQ(is_reused(apart), !has_fuller_step);
+    // Where no rank can run it, nothing is given to kernels later.
+    for (const int64_t above : {0, 1}) {
+      Program limited = sum_during_a_product(has_fuller_step);
+      place_memory(limited, needs, nullptr, Collectives::apart, 0, apart.arena_bytes - above);
+      EXPECT_EQ(limited.arena_bytes, apart.arena_bytes);
+      EXPECT_EQ(is_reused(limited), above > 0 || !has_fuller_step);
+    }
   }
 }
 

@@ -97,10 +97,11 @@ InputContents contents_of(const Model::Impl& model) {
 /// each.
 PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
                        const std::function<void(const std::string&)>& on_progress = nullptr) {
-  options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate) {
+  options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate,
+                                                                     int64_t enough) {
     if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
     const auto programs = measures.train.of(kept_if_ample(candidate, limit, measures.train));
-    return arena_use(programs->compared(limit), programs->graph());
+    return arena_use(programs->compared(limit, enough), programs->graph());
   };
   const auto retime_as = [&, limit = options.memory_limit](const Plan& kept, Plan& candidate) {
     const auto programs = measures.train.of(kept);
@@ -169,8 +170,8 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   const auto programs_of = [&](const Plan& plan) {
     return measures.evaluation.of(kept_if_ample(plan, limit, measures.evaluation, train), train);
   };
-  evaluation.arena_use = [&](const Plan& plan) {
-    return arena_use(programs_of(plan)->compared(limit), model.evaluation);
+  evaluation.arena_use = [&](const Plan& plan, int64_t enough) {
+    return arena_use(programs_of(plan)->compared(limit, enough), model.evaluation);
   };
   evaluation.retime = [&](Plan& plan) {
     const auto programs = programs_of(plan);
@@ -324,7 +325,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   begin_plan(world, request, ranks, plan);
   const double begin = thread_seconds();
   const ArenaBytes limit = memory_limit(request, plan.cluster, capacities);
-  Measures measures(model, plan.cluster);
+  Measures measures(model, plan.cluster, limit.bytes);
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
     plan.request.memory_bytes = limit.bytes;
@@ -539,9 +540,9 @@ PlannedModel read_planned_model(const std::string& plan_file) {
 
 Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
                 const PlanRequest& request, const std::function<void(PlanOptions&)>& change) {
-  Measures measures(model, plan.cluster);
   const int64_t asked = asked_bytes(request);
   const int64_t limit = asked > 0 ? asked : plan.request.memory_bytes;
+  Measures measures(model, plan.cluster, limit);
   PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
   options.planner = parse_planner(plan.train.planner);
   options.requests = plan.request.shard;

@@ -119,7 +119,7 @@ TEST(MeshChoice, AMeshThatFitsBeatsAFasterOneThatDoesNot) {
   RuleCache rules;
   PlanOptions options;
   const Mesh slow = Mesh::parse("2x2");
-  options.arena_use = [&](const Plan& plan) {
+  options.arena_use = [&](const Plan& plan, int64_t) {
     const int64_t bytes = plan.mesh == slow ? int64_t{10} : int64_t{1} << 40;
     return ArenaUse{bytes, std::vector<int64_t>(g.nodes().size(), bytes)};
   };
