@@ -1,7 +1,9 @@
 // From a Graph and a Plan to one rank's Program, every buffer at its place.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,7 +54,8 @@ struct CompileOptions {
   Steps steps = Steps::fused;
   /// Lay persistent buffers out as that Program did: for the evaluation of a training step.
   const Program* persistent_like = nullptr;
-  int64_t limit = 0;            // bytes of the arena, as for place_memory; 0: none
+  /// Bytes of the arena. A Program that takes more is only to be looked at (place_memory).
+  int64_t limit = std::numeric_limits<int64_t>::max();
   std::string stop_after = {};  // the last pass that runs; "": all of them
   std::function<void(const PassReport&)> after = nullptr;  // called behind each
 };

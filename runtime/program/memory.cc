@@ -2,7 +2,6 @@
 #include "program/memory.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 
 #include "base/round_up.h"
@@ -16,7 +15,6 @@ namespace {
 
 /// Where collectives' memory cannot be held for so many steps, this fraction is tried.
 constexpr int kShorterHold = 4;
-constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
 bool is_reshape(const Step& step) {
   return step.kind == Step::Kind::kernel && op_def(step.node.op).reshapes;
@@ -289,8 +287,7 @@ void place_memory(Program& program, const NeedsOf& needs, const Program* persist
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  SlotMap(program).place(program, collectives, hold_fraction,
-                         limit > 0 ? limit - program.persistent_bytes : kNoLimit);
+  SlotMap(program).place(program, collectives, hold_fraction, limit - program.persistent_bytes);
   cut_chains(program);
 }
 

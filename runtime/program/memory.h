@@ -1,7 +1,9 @@
 // Memory: where in one arena the buffers of a Program lie.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "graph/program.h"
@@ -24,13 +26,13 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// (runtime/program/fusion/chains.h).
 /// Collectives::apart: what a collective uses is given to kernels that would have to wait for it as
 /// late as that takes no more bytes (runtime/program/collective_waits.h), or no more than
-/// `hold_fraction` of the temporary ones. Where the arena comes to more than `limit` (0: none), no
-/// rank can run the Program, and nothing is given to kernels later.
+/// `hold_fraction` of the temporary ones. Where the arena comes to more than `limit`, no rank is to
+/// run the Program, and nothing is given to kernels later.
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program by its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,
                   Collectives collectives = Collectives::together, double hold_fraction = 0,
-                  int64_t limit = 0);
+                  int64_t limit = std::numeric_limits<int64_t>::max());
 
 /// By buffer the one in whose memory it lies: a reshape's result in its operand's, even where both
 /// are read afterwards, unless the host or another step writes either of them, or it is persistent.

@@ -1,19 +1,19 @@
 // One partition for all ranks, and one Program for each class of them.
 #include "program/plan_programs.h"
 
+#include <utility>
+
 #include "graph/passes/recompute.h"
 
 namespace shardrun {
 
 PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster,
-                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> training,
-                           int64_t limit)
+                           const BackendTraits& traits, std::shared_ptr<PlanPrograms> training)
     : plan_(std::move(plan)),
       graph_(plan_.recompute.empty()
                  ? graph
                  : recomputing_.emplace(with_recomputed(graph, plan_.recompute))),
       traits_(traits),
-      limit_(limit),
       partition_(graph_, plan_, cluster),
       training_(std::move(training)) {
   classes_ = rank_classes(graph_, plan_, partition_.cuts(), traits.needs_of());
@@ -21,14 +21,18 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
   programs_.resize(classes_.first.size());
 }
 
-const Program& PlanPrograms::of_rank(int64_t rank) {
+const Program& PlanPrograms::of_rank(int64_t rank, int64_t enough) {
   std::optional<Program>& program =
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
   if (!program) {
     CompileOptions options;
-    options.limit = limit_;
+    options.limit = enough;
     if (training_) options.persistent_like = &training_->of_rank(rank);
     program = compile(partition_, plan_, rank, traits_, options);
+    if (program->arena_bytes > enough) {
+      too_large_ = std::exchange(program, std::nullopt);
+      return *too_large_;
+    }
   }
   return *program;
 }
@@ -38,18 +42,16 @@ std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
 }
 
 const Program& PlanPrograms::fullest_of(const std::vector<int64_t>& ranks, int64_t enough) {
-  const Program* most = &of_rank(ranks[0]);
+  const Program* most = &of_rank(ranks[0], enough);
   for (int64_t rank : ranks) {
     if (most->arena_bytes > enough) break;
-    const Program& program = of_rank(rank);
+    const Program& program = of_rank(rank, enough);
     if (program.arena_bytes > most->arena_bytes) most = &program;
   }
   return *most;
 }
 
-const Program& PlanPrograms::fullest() {
-  return fullest_of(classes_.first, std::numeric_limits<int64_t>::max());
-}
+const Program& PlanPrograms::fullest() { return fullest_of(classes_.first, kAnyArena); }
 
 std::vector<int64_t> PlanPrograms::compared_ranks(int64_t limit) {
   const bool ample = limit == 0 || of_rank(0).arena_bytes <= limit / 2;
@@ -57,7 +59,8 @@ std::vector<int64_t> PlanPrograms::compared_ranks(int64_t limit) {
 }
 
 const Program& PlanPrograms::compared(int64_t limit, int64_t enough) {
-  return fullest_of(compared_ranks(limit), enough);
+  const Program& first = of_rank(0, enough);
+  return first.arena_bytes > enough ? first : fullest_of(compared_ranks(limit), enough);
 }
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
@@ -73,8 +76,7 @@ std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,
   if (is_of(last_)) return last_.programs;
   std::swap(last_, before_);
   if (!is_of(last_))
-    last_ = {std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training, limit_),
-             training};
+    last_ = {std::make_shared<PlanPrograms>(graph_, plan, cluster_, traits_, training), training};
   return last_.programs;
 }
 

@@ -16,17 +16,16 @@ namespace shardrun {
 /// this.
 class PlanPrograms {
  public:
-  /// `training`: the training step's, if these share its persistent memory. `limit`: of a rank's
-  /// arena (CompileOptions).
+  /// `training`: the training step's, if these share its persistent memory.
   PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster, const BackendTraits& traits,
-               std::shared_ptr<PlanPrograms> training = nullptr, int64_t limit = 0);
+               std::shared_ptr<PlanPrograms> training = nullptr);
 
   PlanPrograms(const PlanPrograms&) = delete;
   PlanPrograms& operator=(const PlanPrograms&) = delete;
 
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return graph_; }  // with what the plan computes again
-  const Program& of_rank(int64_t rank);
+  const Program& of_rank(int64_t rank) { return of_rank(rank, kAnyArena); }
   const RankClasses& classes() const { return classes_; }
   /// What rank 0 would do before its first step under this plan if `plan` says what it keeps.
   std::vector<Step> setup_keeping(const Plan& plan) const;
@@ -37,30 +36,33 @@ class PlanPrograms {
   /// expected to take twice as much. Else by one of each class. Plans that are run are counted on
   /// every rank.
   std::vector<int64_t> compared_ranks(int64_t limit);
-  /// Of these the one with the most arena bytes; or the first that has more than `enough`.
-  const Program& compared(int64_t limit, int64_t enough = std::numeric_limits<int64_t>::max());
+  /// Of these the one with the most arena bytes; or one that has more than `enough`, and then as
+  /// CompileOptions::limit says. It stays until the next call.
+  const Program& compared(int64_t limit, int64_t enough = kAnyArena);
 
  private:
+  static constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
+
+  const Program& of_rank(int64_t rank, int64_t enough);
   const Program& fullest_of(const std::vector<int64_t>& ranks, int64_t enough);
 
   Plan plan_;
   std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
   const Graph& graph_;
   const BackendTraits traits_;
-  const int64_t limit_;
   Partition partition_;
   std::shared_ptr<PlanPrograms> training_;
   RankClasses classes_;
   std::vector<std::optional<Program>> programs_;  // by class
+  std::optional<Program> too_large_;              // of the last call of `compared`
 };
 
 /// The same of several plans for one graph, the last two remembered: a plan is measured while it is
 /// looked for, next to another that may be faster, and again when it is printed.
 class MeasuredPlans {
  public:
-  MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits,
-                int64_t limit = 0)
-      : graph_(graph), cluster_(cluster), traits_(traits), limit_(limit) {}
+  MeasuredPlans(const Graph& graph, const Cluster& cluster, const BackendTraits& traits)
+      : graph_(graph), cluster_(cluster), traits_(traits) {}
   std::shared_ptr<PlanPrograms> of(const Plan& plan,
                                    std::shared_ptr<PlanPrograms> training = nullptr);
   const Graph& graph() const { return graph_; }
@@ -70,7 +72,6 @@ class MeasuredPlans {
   const Graph& graph_;
   const Cluster& cluster_;
   const BackendTraits traits_;
-  const int64_t limit_;
   struct Measured {
     std::shared_ptr<PlanPrograms> programs, training;
   };

@@ -325,7 +325,7 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
   begin_plan(world, request, ranks, plan);
   const double begin = thread_seconds();
   const ArenaBytes limit = memory_limit(request, plan.cluster, capacities);
-  Measures measures(model, plan.cluster, limit.bytes);
+  Measures measures(model, plan.cluster);
   if (request.plan_file.empty()) {
     plan.origin = {model.path, "", model.options, 1};
     plan.request.memory_bytes = limit.bytes;
@@ -540,9 +540,9 @@ PlannedModel read_planned_model(const std::string& plan_file) {
 
 Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
                 const PlanRequest& request, const std::function<void(PlanOptions&)>& change) {
+  Measures measures(model, plan.cluster);
   const int64_t asked = asked_bytes(request);
   const int64_t limit = asked > 0 ? asked : plan.request.memory_bytes;
-  Measures measures(model, plan.cluster, limit);
   PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
   options.planner = parse_planner(plan.train.planner);
   options.requests = plan.request.shard;

@@ -14,10 +14,9 @@ namespace shardrun {
 /// What has been laid out, so that counting bytes is not laying out anew.
 struct Measures {
   MeasuredPlans train, evaluation;
-  /// `limit`: bytes of a rank's arena; 0: none.
-  Measures(const Model::Impl& model, const Cluster& cluster, int64_t limit)
-      : train(model.train, cluster, backend_traits(), limit),
-        evaluation(model.evaluation, cluster, backend_traits(), limit) {}
+  Measures(const Model::Impl& model, const Cluster& cluster)
+      : train(model.train, cluster, backend_traits()),
+        evaluation(model.evaluation, cluster, backend_traits()) {}
 };
 
 /// Sets a plan's times by its programs on these ranks, to those of the rank that takes longest.
