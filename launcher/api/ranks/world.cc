@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/printable.h"
+#include "base/process/process_memory.h"
 #include "base/process/processors.h"
 #include "base/thread_group.h"
 #include "collectives/checked.h"
@@ -58,7 +59,11 @@ Failure to_failure(const std::exception_ptr& error) {
   } catch (const Failure& e) {
     return e;
   } catch (const std::bad_alloc&) {
-    return Failure(Failure::Kind::run, "the machine is out of memory");
+    const std::optional<AddressSpace> space = address_space();
+    return Failure(Failure::Kind::run,
+                   space ? str("out of memory: 'ulimit -v' allows this process ", space->limit,
+                               " bytes, of which it maps ", space->mapped)
+                         : "the machine is out of memory");
   } catch (const std::filesystem::filesystem_error& e) {  // a path that a call names, as a rule
     return Failure(Failure::Kind::call,
                    e.path1().string() + ": cannot be looked at: " + e.code().message());

@@ -1,9 +1,13 @@
-// Rss and Pss of /proc/self/smaps_rollup.
+// Rss and Pss of /proc/self/smaps_rollup, and what /proc/self/statm counts.
 #include "base/process/process_memory.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 #include <mimalloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
@@ -29,6 +33,19 @@ ProcessMemory process_memory() {
     if (line.rfind("Rss:", 0) == 0) out.resident = bytes;
     if (line.rfind("Pss:", 0) == 0) out.proportional = bytes;
   }
+  return out;
+}
+
+std::optional<AddressSpace> address_space() {
+  rlimit most{};
+  if (getrlimit(RLIMIT_AS, &most) != 0 || most.rlim_cur == RLIM_INFINITY) return std::nullopt;
+  AddressSpace out{static_cast<int64_t>(most.rlim_cur), 0};
+  const int file = open("/proc/self/statm", O_RDONLY);  // a stream takes memory, of which there may
+  if (file < 0) return out;                             // be none
+  std::array<char, 64> text{};
+  if (read(file, text.data(), text.size() - 1) > 0)
+    out.mapped = std::strtoll(text.data(), nullptr, 10) * sysconf(_SC_PAGESIZE);
+  close(file);
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace shardrun {
@@ -14,6 +15,13 @@ struct ProcessMemory {
   int64_t proportional = 0;
 };
 ProcessMemory process_memory();
+
+/// What a process may map at most, used or not (`ulimit -v`), and what it maps now, in bytes.
+struct AddressSpace {
+  int64_t limit = 0, mapped = 0;
+};
+/// nullopt: there is no limit.
+std::optional<AddressSpace> address_space();
 
 /// From now on require_memory lets this process hold so many.
 void limit_process_memory(int64_t bytes);
