@@ -22,6 +22,7 @@ struct LimitSettings {
                                 // from costs by more
   double shared_from = 0.9;     // of the bytes: copies are shared where so much is in use
   int target_rounds = 2;        // of the search
+  int short_rounds = 3;         // the same where looks are short
   // Claims, which are more than an arena takes where results are written over operands.
   double claimed = 1.15;        // times the arena, at most
   double tight = 1.15;          // times the least: limits below may well be too low

@@ -192,12 +192,14 @@ class Planning {
                                     : series_within_limit(*loose_));
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
-      // Where the plan that needs least does not fit, nothing else is tried.
-      const bool tight = is_tight();
-      if (tight) look_for_least();
+      // The plan that needs least does not depend on the limit. Where that is near it, nothing else
+      // is tried if it does not fit. Where a look is short it is looked for in any case, so that a
+      // higher limit has it, too.
+      const bool tight = is_tight(), at_once = tight || looks_are_short();
+      if (at_once) look_for_least();
       if (tight && !plan_) refuse();
       if (go_down()) return;
-      if (!tight) look_for_least();
+      if (!at_once) look_for_least();
       if (!plan_) refuse();
     }
     look_at(options_.memory_limit, looks_below ? quick() : thorough());
@@ -223,20 +225,28 @@ class Planning {
     return near(versions_.own()) && near(again_->least());
   }
 
+  /// Numbers of bytes in a row without a gain that end looks. Where the step is small a look is
+  /// short, and more of them are made.
+  int idle_looks() const {
+    return std::max(kLimit.most_idle,
+                    kLimit.looked_nodes / static_cast<int>(graph_.nodes().size()));
+  }
+
+  bool looks_are_short() const { return idle_looks() > kLimit.most_idle; }
+
   /// Numbers of bytes up to the limit that do not follow from it, from above, as long as the next
   /// has a faster plan. So what is found for a limit is found for a higher one, too. False: nothing
   /// was found.
   bool go_down() {
     const double steps =
         std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kLimit.targets);
-    // Where the step is small a look is short, and more of them are made.
-    const int idle_looks = kLimit.looked_nodes / static_cast<int>(graph_.nodes().size());
-    const bool small = idle_looks > kLimit.most_idle;
+    const int most_idle = idle_looks();
+    const bool small = looks_are_short();
     double best = kInfeasible;
     int idle = 0;
-    for (int k = 0; idle < (small ? idle_looks : kLimit.most_idle); ++k) {
-      const double seconds =
-          look_at(static_cast<int64_t>(std::exp2((steps - k) / kLimit.targets)), quick());
+    for (int k = 0; idle < most_idle; ++k) {
+      const double seconds = look_at(static_cast<int64_t>(std::exp2((steps - k) / kLimit.targets)),
+                                     small ? quick(kLimit.short_rounds) : quick());
       if (!small && (seconds == kInfeasible || seconds > best * kLimit.slower)) break;
       idle = seconds < best * kLimit.gain ? 0 : idle + 1;
       best = std::min(best, seconds);
@@ -285,7 +295,8 @@ class Planning {
       try_version(*asked);
       if (misses > kLimit.misses) break;
     }
-    if (is_free() && (!plan_ || (!may_recompute() && gap > kLimit.wide_gap))) {
+    const bool none = fastest == nullptr && (!plan_ || looks_are_short());
+    if (is_free() && (none || (!may_recompute() && gap > kLimit.wide_gap))) {
       for (Version* known : baselines()) try_version(*known);
     }
     if (fastest != nullptr && hiding_helps() &&

@@ -179,8 +179,10 @@ void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_
   };
   evaluation.retime_kept = nullptr;
   PlanReport report;
-  out.evaluation =
-      plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
+  within("validation, whose weights lie as in training", [&] {
+    out.evaluation =
+        plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
+  });
   out.report.discovery_seconds += report.discovery_seconds;
   out.report.kernel_runs += report.kernel_runs;
   out.report.distinct_rules = report.distinct_rules;

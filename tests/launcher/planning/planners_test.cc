@@ -208,5 +208,34 @@ TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
   }
 }
 
+/// In a small step what a look for so many bytes finds differs by more than what it costs. So there
+/// are more looks, at the least that a plan can do with, too.
+TEST(PlannersWithin, MoreMemoryIsNoSlower) {
+  World world = World::threads(1);
+  const Model model = load_model(world, SHARDRUN_GOLDEN "/operators_sought.dynamo.onnx", {});
+  PlanRequest request;
+  request.ranks = 4;
+  request.mesh = "2x2";
+  request.with_evaluation = false;
+  const TrainingPlan free = make_plan(world, model, request);
+  int64_t least = 0;  // that a refusal names
+  request.arena_bytes = 1;
+  try {
+    (void)make_plan(world, model, request);
+  } catch (const Failure& error) {
+    const std::string text = error.what(), before = "is sure to be found needs ";
+    ASSERT_NE(text.find(before), std::string::npos) << text;
+    least = std::stoll(text.substr(text.find(before) + before.size()));
+  }
+  constexpr int64_t kLimits = 8;
+  double last = kOutOfMemory;
+  for (int64_t k = 0; k <= kLimits; ++k) {
+    request.arena_bytes = least + (free.predicted_bytes()[0] - least) * k / kLimits;
+    const double seconds = make_plan(world, model, request).predicted_seconds();
+    EXPECT_LE(seconds, 1.03 * last) << request.arena_bytes;
+    last = std::min(last, seconds);
+  }
+}
+
 }  // namespace
 }  // namespace shardrun
