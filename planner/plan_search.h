@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,8 +22,6 @@ struct LaidOut {
   Plan plan;
   std::vector<double> node_seconds;  // without what brings operands to a node
 };
-
-inline constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
 
 /// How long a search looks for a plan within a limit, and how close to the best is good enough.
 struct Effort {

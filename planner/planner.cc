@@ -240,14 +240,13 @@ class Planning {
   bool go_down() {
     const double steps =
         std::floor(std::log2(static_cast<double>(options_.memory_limit)) * kLimit.targets);
-    const int most_idle = idle_looks();
-    const bool small = looks_are_short();
+    const bool are_short = looks_are_short();
     double best = kInfeasible;
     int idle = 0;
-    for (int k = 0; idle < most_idle; ++k) {
+    for (int k = 0; idle < idle_looks(); ++k) {
       const double seconds = look_at(static_cast<int64_t>(std::exp2((steps - k) / kLimit.targets)),
-                                     small ? quick(kLimit.short_rounds) : quick());
-      if (!small && (seconds == kInfeasible || seconds > best * kLimit.slower)) break;
+                                     are_short ? quick(kLimit.short_rounds) : quick());
+      if (!are_short && (seconds == kInfeasible || seconds > best * kLimit.slower)) break;
       idle = seconds < best * kLimit.gain ? 0 : idle + 1;
       best = std::min(best, seconds);
     }

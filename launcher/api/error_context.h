@@ -1,4 +1,4 @@
-// within: the part of a file that is wrong, added to its errors.
+// within: the part of a file or of a plan that is wrong, added to its errors.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace shardrun {
 
-/// An error names the plan's file and the part of it, "train" or "evaluation", that is wrong. `of`:
+/// An error names the plan's file, or the part of a plan, as "train", that is wrong. `of`:
 /// one of this kind, else any.
 template <class F>
 void within(const std::string& context, F&& f, std::optional<ErrorKind> of = std::nullopt) {

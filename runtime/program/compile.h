@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,7 +54,7 @@ struct CompileOptions {
   /// Lay persistent buffers out as that Program did: for the evaluation of a training step.
   const Program* persistent_like = nullptr;
   /// Bytes of the arena. A Program that takes more is only to be looked at (place_memory).
-  int64_t limit = std::numeric_limits<int64_t>::max();
+  int64_t limit = kAnyArena;
   std::string stop_after = {};  // the last pass that runs; "": all of them
   std::function<void(const PassReport&)> after = nullptr;  // called behind each
 };

@@ -14,6 +14,9 @@ namespace shardrun {
 /// What is spent where there is memory (docs/results/planning.md).
 inline constexpr double kHoldFraction = 0.1;
 
+/// Bytes of an arena that nothing limits.
+inline constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
+
 /// What the backend needs for a step.
 using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 
@@ -32,7 +35,7 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,
                   Collectives collectives = Collectives::together, double hold_fraction = 0,
-                  int64_t limit = std::numeric_limits<int64_t>::max());
+                  int64_t limit = kAnyArena);
 
 /// By buffer the one in whose memory it lies: a reshape's result in its operand's, even where both
 /// are read afterwards, unless the host or another step writes either of them, or it is persistent.

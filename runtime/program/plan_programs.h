@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -41,8 +40,6 @@ class PlanPrograms {
   const Program& compared(int64_t limit, int64_t enough = kAnyArena);
 
  private:
-  static constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
-
   const Program& of_rank(int64_t rank, int64_t enough);
   const Program& fullest_of(const std::vector<int64_t>& ranks, int64_t enough);
 

@@ -208,8 +208,8 @@ TEST(PlannersOfSmallModels, OursFitsWhereTheyDo) {
   }
 }
 
-/// In a small step what a look for so many bytes finds differs by more than what it costs. So there
-/// are more looks, at the least that a plan can do with, too.
+/// In a small step what a look for so many bytes finds differs by more than what it costs. So each
+/// takes longer, and the plan that needs least is known at every limit.
 TEST(PlannersWithin, MoreMemoryIsNoSlower) {
   World world = World::threads(1);
   const Model model = load_model(world, SHARDRUN_GOLDEN "/operators_sought.dynamo.onnx", {});
@@ -227,6 +227,7 @@ TEST(PlannersWithin, MoreMemoryIsNoSlower) {
     ASSERT_NE(text.find(before), std::string::npos) << text;
     least = std::stoll(text.substr(text.find(before) + before.size()));
   }
+  ASSERT_GT(least, 1);
   constexpr int64_t kLimits = 8;
   double last = kOutOfMemory;
   for (int64_t k = 0; k <= kLimits; ++k) {

@@ -551,7 +551,7 @@ TEST_F(Failures, AddressesThatAreScarce) {
   const std::string bytes = "bytes of the fullest rank (0): ";
   int by_messages = 0, refused = 0;
   std::set<std::string> arenas;
-  for (int kib = 250'000; kib <= 475'000; kib += 25'000) {
+  for (int kib = 250'000; kib <= 700'000; kib += 30'000) {
     const Outcome run =
         at_->sh("ulimit -v " + std::to_string(kib) + "\n" +
                 Workspace::line(mpi(2), "tiny.onnx --batch 64 --steps 1 --timeout 10"));
