@@ -39,7 +39,9 @@ class Planning {
     note_own(own.report);
     loose_ = own.search->loose();
     take(own, own.report);
-    if (plan_) {
+    if (options_.least && kind_ != PlannerKind::plain_ilp) {
+      take_least();
+    } else if (plan_) {
       if (hides(*plan_)) look_at_hidden();
     } else {
       plan_within();
@@ -187,9 +189,21 @@ class Planning {
     return static_cast<double>(*std::max_element(alive.begin(), alive.end()));
   }
 
-  void plan_within() {
+  void compute_more_again() {
     again_.emplace(mesh_.size() > 1 ? series_of(*loose_, options_.planner)
                                     : series_within_limit(*loose_));
+  }
+
+  void take_least() {
+    compute_more_again();
+    look_for_least();
+    if (smallest_->plan.bytes > options_.memory_limit) refuse();
+    plan_ = smallest_->plan;
+    report_.has_bound = false;
+  }
+
+  void plan_within() {
+    compute_more_again();
     const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
     if (looks_below) {
       // The plan that needs least does not depend on the limit. Where that is near it, nothing else
@@ -358,7 +372,7 @@ class Planning {
     }
     Effort effort = quick(kLimit.squeezed_rounds);
     effort.seconds /= kLimit.squeezed_divisor;
-    for (int k = 0; k < kLimit.squeezes && !plan_; ++k) {
+    for (int k = 0; k < kLimit.squeezes && (!plan_ || options_.least); ++k) {
       const auto squeezed =
           static_cast<int64_t>(kLimit.squeezed * static_cast<double>(smallest_->plan.bytes));
       if (!versions_.may_fit(*smallest_of_, squeezed)) break;
@@ -368,7 +382,7 @@ class Planning {
   }
 
   [[noreturn]] void refuse() const {
-    if (smallest_) report_.least_bytes = smallest_->plan.bytes;
+    if (smallest_) report_.least = smallest_->plan;
     const std::string what = str("model '", graph_.name, "' on mesh ", mesh_.to_string(), ": "),
                       held = str("what persists alone comes to ", held_bytes_,
                                  " at least); allow more memory, ");

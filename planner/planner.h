@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 
@@ -62,6 +61,8 @@ struct PlanOptions {
   /// What the search takes for the fraction of gradients' sums that is not hidden behind kernels
   /// (planner/reshard/sum_price.h). Several are tried where something is hidden.
   double exposed = 1;
+  /// The plan of the fewest bytes that is found, if these are within the limit, not the fastest.
+  bool least = false;
   /// May results of the forward pass be computed again in the backward pass, where what is kept is
   /// too much, or where that takes less time than cutting it (planner/recompute.h)?
   bool recompute = false;
@@ -102,8 +103,8 @@ struct PlanReport {
   std::vector<std::string> found_tactics;
   double found_seconds = 0, descended_seconds = 0, tree_seconds = 0;
   int64_t evaluations = 0;
-  /// Where none fits: of a plan that is sure to be found with so many.
-  int64_t least_bytes = std::numeric_limits<int64_t>::max();
+  /// Where none fits: the plan that is sure to be found with as many bytes as it takes, if any was.
+  std::optional<Plan> least;
 };
 
 /// Throws out_of_memory, with a limit that will do and the limit, if no plan was found that fits.

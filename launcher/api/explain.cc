@@ -8,6 +8,7 @@
 #include "explain/figures.h"
 #include "explain/hints.h"
 #include "plan/plan.h"
+#include "plan/plan_parts.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 #include "shardrun/bench.h"

@@ -87,7 +87,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
              " ranks make no mesh of ", names, " axes; give one, as --mesh data=1,model=", ranks);
   std::optional<Plan> best;
   std::optional<Error> refusal;  // of the mesh that could do with the fewest bytes
-  int64_t least_bytes = std::numeric_limits<int64_t>::max();
+  std::optional<Plan> least;     // that one's plan of so many
   PlanReport best_report, total;
   int folded_nodes = 0;
   double expected = 0;  // seconds of all trials so far and the next
@@ -103,7 +103,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
       Plan plan = plan_shardings(graph, mesh, cluster, options, rules, &its_report);
       trial.seconds = plan.seconds;
       trial.bytes = plan.bytes;
-      if (!best || plan.seconds < best->seconds) {
+      if (!best || (options.least ? plan.bytes < best->bytes : plan.seconds < best->seconds)) {
         best = std::move(plan);
         best_report = its_report;
       }
@@ -112,8 +112,9 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
       trial.fits = false;
       trial.why = error.what();
       // Of equal ones the last: it has the most ways to cut.
-      if (!refusal || its_report.least_bytes <= least_bytes) refusal = error;
-      least_bytes = std::min(least_bytes, its_report.least_bytes);
+      const bool is_least = its_report.least && (!least || its_report.least->bytes <= least->bytes);
+      if (is_least) least = its_report.least;
+      if (is_least || !refusal) refusal = error;
     }
     total.kernel_runs += its_report.kernel_runs;
     total.discovery_seconds += its_report.discovery_seconds;
@@ -123,7 +124,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
     if (trials != nullptr) trials->push_back(std::move(trial));
   }
   if (!best) {
-    if (report != nullptr) report->least_bytes = least_bytes;
+    if (report != nullptr) report->least = least;
     throw *refusal;
   }
   best_report.kernel_runs = total.kernel_runs;

@@ -34,7 +34,7 @@ class MemoryLimits : public testing::Test {
       return plan;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::out_of_memory) << error.what();
-      least_ = report.least_bytes;
+      least_ = report.least->bytes;
       return std::nullopt;
     }
   }

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "annotations/annotated.h"
 #include "base/clock.h"
 #include "base/files/input_file.h"
 #include "base/process/process_memory.h"
@@ -21,11 +20,11 @@
 #include "option_json.h"
 #include "plan/micro_batches.h"
 #include "plan/plan_bytes.h"
+#include "plan/plan_parts.h"
 #include "plan/recomputed.h"
 #include "planner/cost/cluster_file.h"
 #include "planner/rules/rule_file.h"
 #include "planner/space/plan_check.h"
-#include "planner/space/requests.h"
 #include "ranks/backend.h"
 #include "ranks/capacity.h"
 #include "ranks/same_call.h"
@@ -34,18 +33,6 @@
 
 namespace shardrun {
 namespace {
-
-std::map<std::string, Sharding> persistent_shardings(const Graph& graph, const Plan& plan) {
-  std::map<std::string, Sharding> out;
-  for (const Value& value : graph.values()) {
-    if (value.role == Role::parameter || value.role == Role::constant ||
-        value.role == Role::state) {
-      if (const auto it = plan.values.find(value.name); it != plan.values.end())
-        out[value.name] = it->second;
-    }
-  }
-  return out;
-}
 
 /// A number below 1024 is hardly one of bytes.
 std::string unit_forgotten(int64_t bytes) {
@@ -91,102 +78,6 @@ InputContents contents_of(const Model::Impl& model) {
                ? data_contents(options.data, name, inputs, options.sort_edges)
                : std::nullopt;
   };
-}
-
-/// The same with every plan's arena, and its times, of the ranks' programs. `on_progress` hears of
-/// each.
-PlanOptions laying_out(PlanOptions options, const Cluster& cluster, Measures& measures,
-                       const std::function<void(const std::string&)>& on_progress = nullptr) {
-  options.arena_use = [&, limit = options.memory_limit, on_progress](const Plan& candidate,
-                                                                     int64_t enough) {
-    if (on_progress) on_progress("comparing plans on mesh " + candidate.mesh.to_string());
-    const auto programs = measures.train.of(kept_if_ample(candidate, limit, measures.train));
-    return arena_use(programs->compared(limit, enough), programs->graph());
-  };
-  const auto retime_as = [&, limit = options.memory_limit](const Plan& kept, Plan& candidate) {
-    const auto programs = measures.train.of(kept);
-    retime(*programs, cluster, programs->compared_ranks(limit), candidate);
-  };
-  options.retime = [&, retime_as, limit = options.memory_limit](Plan& candidate) {
-    retime_as(kept_if_ample(candidate, limit, measures.train), candidate);
-  };
-  if (cluster.collectives == Collectives::apart) {
-    options.retime_kept = [&, retime_as, limit = options.memory_limit](Plan& candidate) {
-      retime_as(kept(candidate, limit, measures.train), candidate);
-    };
-  }
-  return options;
-}
-
-/// Planners whose tactics are of the training step's values.
-bool asks_for_tactics(PlannerKind kind) {
-  return kind == PlannerKind::propagate || kind == PlannerKind::mcts ||
-         kind == PlannerKind::mcts_arguments;
-}
-
-/// The search, on rank 0. `limit`: bytes of a rank; 0: none.
-void plan_on_rank_0(const Model::Impl& model, const PlanRequest& request, int64_t ranks,
-                    int64_t limit, Measures& measures, TrainingPlan::Impl& out) {
-  const Recompute recompute = parse_choice("--recompute", kRecomputes, request.recompute);
-  const std::optional<Mesh> mesh = wanted_mesh(request.mesh, ranks);
-  const std::vector<std::string> tactics = mesh_tactics(request.tactics);
-  SR_REQUIRE(mesh || tactics.empty(), invalid_input, "--tactic '", tactics[0],
-             "': names an axis of the mesh, so give that too, as --mesh data=2,model=4");
-  for (const std::string& shard : request.shard) {
-    SR_REQUIRE(mesh || !names_axes(shard), invalid_input, "--shard '", shard,
-               "': names axes of the mesh, so give that too, as --mesh data=2,model=4");
-  }
-  check_turns(model, request.tactics);
-  RuleCache rules(rule_file_path());
-  if (request.on_progress) {
-    rules.on_search = [&](const std::string& op) {
-      request.on_progress("finding out how " + op + " can be cut");
-    };
-  }
-  PlanOptions options =
-      laying_out(plan_options(model, request, limit), out.cluster, measures, request.on_progress);
-  options.recompute = recompute == Recompute::automatic && model.no_training.empty();
-  AnnotationRequests annotated = annotation_requests(model, request, mesh ? &*mesh : nullptr);
-  options.requests.insert(options.requests.end(), annotated.requests.begin(),
-                          annotated.requests.end());
-  out.request.shard = options.requests;
-  out.annotation_notes = std::move(annotated.notes);
-  std::optional<MeshTables> tables;  // of training and validation
-  if (mesh) options.tables = &tables.emplace(*mesh, out.cluster);
-  out.train = mesh ? plan_shardings(model.train, *mesh, out.cluster, options, rules, &out.report)
-                   : plan_best_mesh(model.train, ranks, out.cluster, options, request.solve_seconds,
-                                    rules, &out.report, &out.meshes);
-  out.hints = out.report.hints;
-  if (!out.with_evaluation) return;
-  PlanOptions evaluation = options;
-  evaluation.requests.clear();  // of the training step's values
-  evaluation.tactics.clear();
-  evaluation.strict = false;  // of these
-  if (asks_for_tactics(options.planner.kind)) evaluation.planner = {};
-  evaluation.pinned = persistent_shardings(model.train, out.train);
-  // Weights and the optimizer's state stay while it runs.
-  const std::shared_ptr<PlanPrograms> train =
-      measures.train.of(kept_if_ample(out.train, limit, measures.train));
-  const auto programs_of = [&](const Plan& plan) {
-    return measures.evaluation.of(kept_if_ample(plan, limit, measures.evaluation, train), train);
-  };
-  evaluation.arena_use = [&](const Plan& plan, int64_t enough) {
-    return arena_use(programs_of(plan)->compared(limit, enough), model.evaluation);
-  };
-  evaluation.retime = [&](Plan& plan) {
-    const auto programs = programs_of(plan);
-    retime(*programs, out.cluster, programs->compared_ranks(limit), plan);
-  };
-  evaluation.retime_kept = nullptr;
-  PlanReport report;
-  within("validation, whose weights lie as in training", [&] {
-    out.evaluation =
-        plan_shardings(model.evaluation, out.train.mesh, out.cluster, evaluation, rules, &report);
-  });
-  out.report.discovery_seconds += report.discovery_seconds;
-  out.report.kernel_runs += report.kernel_runs;
-  out.report.distinct_rules = report.distinct_rules;
-  out.report.kept_rules = report.kept_rules;
 }
 
 std::string read_text(const std::string& path) {
@@ -333,9 +224,10 @@ void choose_plan(World& world, const Model::Impl& model, const PlanRequest& requ
     plan.request.memory_bytes = limit.bytes;
     plan.request.tactics = request.tactics;
     try {
-      plan_on_rank_0(model, request, ranks, limit.bytes, measures, plan);
+      plan_parts(model, request, ranks, limit.bytes, measures, plan);
     } catch (const Error& e) {
-      throw limit.refusal(e, plan.report.least_bytes);
+      const std::optional<Plan>& least = plan.report.least;
+      throw limit.refusal(e, least ? std::optional(least->bytes) : std::nullopt);
     }
   }
   plan.memory_limit = limit.bytes;
@@ -538,28 +430,6 @@ PlannedModel read_planned_model(const std::string& plan_file) {
     out.planner = plan.planner;
     return out;
   });
-}
-
-Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
-                const PlanRequest& request, const std::function<void(PlanOptions&)>& change) {
-  Measures measures(model, plan.cluster);
-  const int64_t asked = asked_bytes(request);
-  const int64_t limit = asked > 0 ? asked : plan.request.memory_bytes;
-  PlanOptions options = laying_out(plan_options(model, request, limit), plan.cluster, measures);
-  options.planner = parse_planner(plan.train.planner);
-  options.requests = plan.request.shard;
-  options.tactics = mesh_tactics(plan.request.tactics);
-  options.recomputed = plan.train.recompute;
-  change(options);
-  RuleCache rules(rule_file_path());
-  Plan out = plan_shardings(step_of(model, plan), plan.train.mesh, plan.cluster, options, rules);
-  out.keep_casts = plan.train.keep_casts;  // or the two could not be compared
-  out.keep_packed = plan.train.keep_packed;
-  out.hold_fraction = plan.train.hold_fraction;
-  const std::shared_ptr<PlanPrograms> programs = measures.train.of(out);
-  out.bytes = programs->fullest().arena_bytes;
-  retime(*programs, plan.cluster, programs->classes().first, out);
-  return out;
 }
 
 TrainingPlan::TrainingPlan(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

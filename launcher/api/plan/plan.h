@@ -81,8 +81,4 @@ Cluster planned_cluster(World& world, const PlanRequest& request, int64_t ranks)
 /// The request to the planner; nothing is laid out. `limit`: bytes of a rank; 0: none.
 PlanOptions plan_options(const Model::Impl& model, const PlanRequest& request, int64_t limit);
 
-/// The training plan again, under its own planner, requests and tactics, `change` aside.
-Plan plan_again(const Model::Impl& model, const TrainingPlan::Impl& plan,
-                const PlanRequest& request, const std::function<void(PlanOptions&)>& change);
-
 }  // namespace shardrun

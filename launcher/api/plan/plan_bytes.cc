@@ -2,7 +2,6 @@
 #include "plan/plan_bytes.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "base/round_up.h"
 #include "error_context.h"
@@ -13,8 +12,6 @@
 
 namespace shardrun {
 namespace {
-
-constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
 
 bool fits(PlanPrograms& programs, int64_t limit) {
   return limit == 0 || programs.compared(limit).arena_bytes <= limit;
@@ -206,12 +203,12 @@ Plan kept(const Plan& plan, int64_t limit, MeasuredPlans& measured) {
   return kept(keeping_all(plan, measured, nullptr), limit, measured, nullptr);
 }
 
-Error ArenaBytes::refusal(const Error& e, int64_t needed) const {
+Error ArenaBytes::refusal(const Error& e, std::optional<int64_t> needed) const {
   if (why.empty() || e.kind() != ErrorKind::out_of_memory) return e;
   constexpr int64_t kMiB = 1 << 20;
-  if (process == 0 || needed == kUnknown) return e.with_context(why);
+  if (process == 0 || !needed) return e.with_context(why);
   return e.with_context(str(why, " (the plan that needs least fits --memory ",
-                            divide_up(process + needed, kMiB), "MiB)"));
+                            divide_up(process + *needed, kMiB), "MiB)"));
 }
 
 void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measures& measures,
@@ -224,7 +221,8 @@ void keep_what_fits(const PlanRequest& request, const ArenaBytes& arena, Measure
     count_bytes(measures, plan, limit, from_file);
   } catch (const Error& e) {
     const auto fullest = std::max_element(plan.bytes.begin(), plan.bytes.end());
-    throw arena.refusal(e, fullest == plan.bytes.end() ? kUnknown : *fullest);
+    throw arena.refusal(
+        e, fullest == plan.bytes.end() ? std::nullopt : std::optional<int64_t>(*fullest));
   }
   if (!from_file) {
     const auto retime_whole = [&](PlanPrograms& programs, Plan& part) {

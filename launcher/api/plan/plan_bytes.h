@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -38,8 +39,8 @@ struct ArenaBytes {
   int64_t process = 0;  // what a rank's process takes besides, if the limit of both was asked for
 
   /// An error of memory with `why` in front, and with the --memory that an arena of `needed` bytes
-  /// takes; the greatest number: it is not known. Any other error as it is.
-  Error refusal(const Error& e, int64_t needed) const;
+  /// takes, if that is known. Any other error as it is.
+  Error refusal(const Error& e, std::optional<int64_t> needed) const;
 };
 
 /// Decides on casts, packed weights, held memory and copies for checkpoints, sets the times of a
