@@ -267,11 +267,11 @@ class Planning {
     return best != kInfeasible;
   }
 
-  /// Known parallelisms, where any plan may come out.
-  std::vector<Version*> baselines() {
+  /// Known parallelisms that may fit, where any plan may come out.
+  std::vector<Version*> baselines(int64_t bytes) {
     const bool counts = seeks_all() && options_.pool == nullptr && options_.tactics.empty() &&
                         !graph_.updates.empty();
-    return counts ? versions_.baselines() : std::vector<Version*>();
+    return counts ? versions_.baselines(bytes) : std::vector<Version*>();
   }
 
   /// The fastest step of so many bytes that is found, in seconds: with more and more computed
@@ -310,7 +310,7 @@ class Planning {
     }
     const bool none = fastest == nullptr && (!plan_ || looks_are_short());
     if (is_free() && (none || (!may_recompute() && gap > kLimit.wide_gap))) {
-      for (Version* known : baselines()) try_version(*known);
+      for (Version* known : baselines(bytes)) try_version(*known);
     }
     if (fastest != nullptr && hiding_helps() &&
         versions_.may_fit(versions_.hidden(*fastest), bytes)) {
@@ -361,7 +361,7 @@ class Planning {
     }
     // The first holds the least, and what it computes again is chosen for what it keeps.
     bool first = true;
-    for (Version* known : baselines()) {
+    for (Version* known : baselines(smallest_->plan.bytes)) {
       if (!(first ? versions_.open(*known) : versions_.may_fit(*known, smallest_->plan.bytes)))
         continue;
       lay_out(*known, 1, least_effort());

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <tuple>
 
 #include "base/at.h"
 #include "graph/passes/recompute.h"
@@ -30,22 +32,29 @@ class Chooser {
         saved_(graph.values().size(), false),
         again_(graph.nodes().size(), false) {
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
-      ops_.push_back(&op_def(graph.nodes()[n].op));
+      const Node& node = graph.nodes()[n];
+      first_.push_back(values_of_.size());
+      results_.push_back(first_.back() + node.inputs.size());
+      ops_.push_back(&op_def(node.op));
+      for (ValueId in : node.inputs) makers_.push_back(graph.value(in).producer);
+      makers_.insert(makers_.end(), node.outputs.size(), static_cast<NodeId>(n));
+      values_of_.insert(values_of_.end(), node.inputs.begin(), node.inputs.end());
+      values_of_.insert(values_of_.end(), node.outputs.begin(), node.outputs.end());
       if (!recomputation_.is_late(static_cast<NodeId>(n))) continue;
-      for (ValueId in : graph.nodes()[n].inputs) saved_[at(in)] = true;
+      for (ValueId in : node.inputs) saved_[at(in)] = true;
     }
+    first_.push_back(values_of_.size());
+    operands_.resize(values_of_.size());
     // Behind the values their second ones.
     const size_t count = graph.values().size();
     values_.bytes.insert(values_.bytes.end(), bytes.begin(), bytes.end());
-    values_.given.resize(2 * count, false);
-    values_.kept.resize(2 * count, false);
     values_.becomes.resize(2 * count, kNoValue);
   }
 
-  std::set<std::string> run() {
+  Recomputed run() {
     double above = excess();
     std::vector<Rerun> taken;
-    std::map<std::string, double> known;  // by group: bytes saved a second, when last judged
+    std::map<Key, double> known;  // by group: bytes saved a second, when last judged
     for (int picks = 0; above > 0; ++picks) {
       if (picks % kRefresh == 0) known.clear();
       Pick best = pick(above, known);
@@ -61,17 +70,19 @@ class Chooser {
       above = best.above;
     }
     if (above == 0) drop_needless(taken);
-    std::set<std::string> names;
+    Recomputed out{{}, above == 0};
     for (size_t n = 0; n < again_.size(); ++n) {
-      if (again_[n]) names.insert(graph_.nodes()[n].name);
+      if (again_[n]) out.nodes.insert(graph_.nodes()[n].name);
     }
-    return names;
+    return out;
   }
 
  private:
+  /// The ops of a rerun, the bytes that it saves and the seconds that it takes.
+  using Key = std::tuple<std::string, int64_t, float>;
   /// Reruns that are alike: in every layer the same.
   struct Group {
-    std::string key;
+    Key key;
     double ratio = 0;
     std::vector<Rerun> reruns;
   };
@@ -82,7 +93,7 @@ class Chooser {
   };
   /// The best of the first groups. One that was known to be worse is not judged again: what a group
   /// saves changes little by what the others do.
-  Pick pick(double above, std::map<std::string, double>& known) {
+  Pick pick(double above, std::map<Key, double>& known) {
     Pick best;
     size_t judged = 0;
     for (Group& group : groups()) {
@@ -114,28 +125,33 @@ class Chooser {
 
   double seconds(NodeId node) const { return std::max(seconds_[at(node)], kLeastSeconds); }
 
+  /// What a node reads, and what it makes.
+  std::span<const ValueId> inputs(NodeId node) const {
+    return {values_of_.data() + first_[at(node)], results_[at(node)] - first_[at(node)]};
+  }
+  std::span<const ValueId> outputs(NodeId node) const {
+    return {values_of_.data() + results_[at(node)], first_[at(node) + 1] - results_[at(node)]};
+  }
+
   /// Bytes above the capacity, added up over all nodes.
   double excess() {
-    const std::vector<Recomputation::Run> runs = recomputation_.order(again_);
     const auto count = static_cast<ValueId>(graph_.values().size());
-    operands_.clear();
-    for (const auto& [n, again] : runs) {
-      const Node& node = graph_.node(n);
-      const bool second = again || recomputation_.is_late(n);
-      for (ValueId in : node.inputs) {
-        const NodeId maker = graph_.value(in).producer;
-        operands_.push_back(second && maker >= 0 && again_[at(maker)] ? in + count : in);
-      }
-      for (ValueId out : node.outputs) operands_.push_back(again ? out + count : out);
-    }
     steps_.clear();
-    size_t next = 0;
-    for (const auto& [n, again] : runs) {
-      const Node& node = graph_.node(n);
-      const std::span<const ValueId> all(operands_);
-      steps_.push_back({all.subspan(next, node.inputs.size()),
-                        all.subspan(next + node.inputs.size(), node.outputs.size()), ops_[at(n)]});
-      next += node.inputs.size() + node.outputs.size();
+    ValueId* next = operands_.data();  // enough: a node is late or runs again
+    for (const auto& [n, again] : recomputation_.order(again_)) {
+      if (!again && !recomputation_.is_late(n)) {
+        steps_.push_back({inputs(n), outputs(n), ops_[at(n)]});
+        continue;
+      }
+      const size_t first = first_[at(n)], results = results_[at(n)], end = first_[at(n) + 1];
+      for (size_t i = first; i < results; ++i) {
+        const bool second = makers_[i] >= 0 && again_[at(makers_[i])];
+        next[i - first] = values_of_[i] + (second ? count : 0);
+      }
+      for (size_t i = results; i < end; ++i) next[i - first] = values_of_[i] + (again ? count : 0);
+      steps_.push_back(
+          {{next, results - first}, {next + (results - first), end - results}, ops_[at(n)]});
+      next += end - first;
     }
     double out = 0;
     for (int64_t alive : bytes_alive(steps_, values_))
@@ -148,8 +164,9 @@ class Chooser {
   std::vector<ValueId> kept_for(const Rerun& rerun) const {
     std::vector<ValueId> out;
     for (NodeId node : rerun) {
-      for (ValueId in : graph_.node(node).inputs) {
-        const NodeId maker = graph_.value(in).producer;
+      for (size_t i = first_[at(node)]; i < results_[at(node)]; ++i) {
+        const ValueId in = values_of_[i];
+        const NodeId maker = makers_[i];
         if (maker < 0 || saved_[at(in)] || again_[at(maker)] ||
             std::find(rerun.begin(), rerun.end(), maker) != rerun.end() ||
             std::find(out.begin(), out.end(), in) != out.end())
@@ -161,27 +178,26 @@ class Chooser {
   }
 
   std::vector<Group> groups() const {
-    std::map<std::string, Group> alike;
+    std::map<Key, Group> alike;
     for (size_t n = 0; n < again_.size(); ++n) {
       const auto node = static_cast<NodeId>(n);
-      const std::vector<ValueId>& results = graph_.nodes()[n].outputs;
+      const std::span<const ValueId> results = outputs(node);
       if (again_[n] || !recomputation_.may_run_again(node) ||
           std::none_of(results.begin(), results.end(), [&](ValueId id) { return saved_[at(id)]; }))
         continue;
       Rerun rerun{node};
-      std::string key = graph_.nodes()[n].op;
+      std::string ops = graph_.nodes()[n].op;
       while (rerun.size() <= kLongestRerun) {
         int64_t gain = 0;
         double cost = 0;
         for (NodeId member : rerun) {
           cost += seconds(member);
-          for (ValueId id : graph_.node(member).outputs)
-            gain += saved_[at(id)] ? values_.bytes[at(id)] : 0;
+          for (ValueId id : outputs(member)) gain += saved_[at(id)] ? values_.bytes[at(id)] : 0;
         }
         const std::vector<ValueId> kept = kept_for(rerun);
         for (ValueId id : kept) gain -= values_.bytes[at(id)];
         if (gain > 0) {
-          Group& group = alike[str(key, " ", gain, " ", cost)];
+          Group& group = alike[{ops, gain, static_cast<float>(cost)}];
           group.ratio = static_cast<double>(gain) / cost;
           group.reruns.push_back(rerun);
         }
@@ -192,7 +208,7 @@ class Chooser {
           if (std::find(rerun.begin(), rerun.end(), maker) == rerun.end()) rerun.push_back(maker);
         }
         if (!further) break;
-        key += "," + graph_.node(rerun.back()).op;
+        ops += "," + graph_.node(rerun.back()).op;
       }
     }
     std::vector<Group> out;
@@ -229,8 +245,12 @@ class Chooser {
   LiveValues values_;
   std::vector<bool> saved_;  // by value: somebody reads it late
   std::vector<bool> again_;  // by node
-  std::vector<const OpDef*> ops_;
-  std::vector<ValueId> operands_;
+  // By node, and one behind the last: where its operands begin, and its results.
+  std::vector<size_t> first_, results_;
+  std::vector<ValueId> values_of_;  // operands and results, one node behind the other
+  std::vector<NodeId> makers_;      // of these
+  std::vector<const OpDef*> ops_;   // by node
+  std::vector<ValueId> operands_;   // of steps, where second values are read or made
   std::vector<LiveStep> steps_;
 };
 
@@ -247,8 +267,8 @@ ValueBytes local_bytes(const Graph& graph, const Plan& plan) {
   return out;
 }
 
-std::set<std::string> choose_recomputed(const Graph& graph, const ValueBytes& bytes,
-                                        const std::vector<double>& seconds, int64_t capacity) {
+Recomputed choose_recomputed(const Graph& graph, const ValueBytes& bytes,
+                             const std::vector<double>& seconds, int64_t capacity) {
   return Chooser(graph, bytes, seconds, capacity).run();
 }
 

@@ -2,12 +2,12 @@
 #include "planner/versions.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/process/process_memory.h"
 #include "graph/passes/recompute.h"
-#include "planner/limit_settings.h"
-#include "planner/recompute.h"
+#include "planner/schedule/schedule.h"
 
 namespace shardrun {
 
@@ -51,19 +51,40 @@ Version& Versions::between(double exposed, const Version& left, const Version& r
   return version;
 }
 
-const std::vector<Version*>& Versions::baselines() {
-  if (baselines_) return *baselines_;
-  baselines_.emplace();
-  for (PlannerChoice& known : baselines_of(tables_.mesh)) {
-    Version& version = all_.emplace_back();
-    version.options = options_;
-    version.options.planner = std::move(known);
-    if (pose(version)) baselines_->push_back(&version);
+/// Weights and the optimizer's state come to at least so many bytes of a rank under a baseline.
+static int64_t least_held(const Graph& graph, const PlannerChoice& baseline, const Mesh& mesh) {
+  int64_t weights = 1, state = 1;  // parts that each may be cut into
+  const std::vector<AxisCuts> cuts = cuts_by_axis(*baseline_schedule(baseline, mesh), mesh);
+  for (size_t axis = 0; axis < cuts.size(); ++axis) {
+    const int64_t size = mesh.axes()[axis].size;
+    const bool by_model = cuts[axis].inner || cuts[axis].free || cuts[axis].dims;
+    if (by_model || cuts[axis].weights) weights *= size;
+    if (by_model || cuts[axis].state) state *= size;
   }
-  std::stable_sort(baselines_->begin(), baselines_->end(), [](const Version* a, const Version* b) {
+  int64_t bytes = 0;
+  for (const Value& value : graph.values()) {
+    if (value.role == Role::parameter) bytes += byte_size(value.type) / weights;
+    if (value.role == Role::state) bytes += byte_size(value.type) / state;
+  }
+  return bytes;
+}
+
+std::vector<Version*> Versions::baselines(int64_t bytes) {
+  std::vector<Version*> out;
+  for (PlannerChoice& known : baselines_of(tables_.mesh)) {
+    if (least_held(graph_, known, tables_.mesh) > bytes) continue;
+    Version*& version = baselines_[to_string(known)];
+    if (version == nullptr) {
+      version = &all_.emplace_back();
+      version->options = options_;
+      version->options.planner = std::move(known);
+    }
+    if (version->posed || pose(*version)) out.push_back(version);
+  }
+  std::stable_sort(out.begin(), out.end(), [](const Version* a, const Version* b) {
     return a->least_claims < b->least_claims;
   });
-  return *baselines_;
+  return out;
 }
 
 bool Versions::pose(Version& version) {
@@ -169,22 +190,34 @@ Series::Series(Versions& versions, const Graph& graph, const LaidOut& base,
       capacity_(capacity),
       factor_(factor) {
   Version& whole = versions.computing_again({}, planner);
-  if (whole.posed || versions.pose(whole)) least_claims_ = whole.least_claims;
-  if (!whole.options.recompute || graph.updates.empty()) looked_ = kLimit.capacities;
+  if (whole.posed || versions.pose(whole)) whole_claims_ = least_claims_ = whole.least_claims;
+  if (!whole.options.recompute || graph.updates.empty()) capacities_ = 0;
+}
+
+const Recomputed& Series::chosen(int k) {
+  const auto [at, fresh] = chosen_.try_emplace(k);
+  if (fresh) {
+    const auto capacity = static_cast<int64_t>(capacity_ * std::pow(factor_, k));
+    at->second = choose_recomputed(graph_, bytes_, node_seconds_, capacity);
+  }
+  return at->second;
+}
+
+Version& Series::at_capacity(int k) { return versions_.computing_again(chosen(k).nodes, planner_); }
+
+/// Of a version that was made, or is here, for the first time.
+static bool claims_less(Versions& versions, Version& version, int64_t claims) {
+  return !version.options.recomputed.empty() && (version.posed || versions.pose(version)) &&
+         version.possible && version.least_claims < claims;
 }
 
 Version* Series::member(size_t k) {
-  while (made_.size() <= k && looked_ < kLimit.capacities && idle_ < kLimit.idle_capacities) {
-    ++looked_;
-    Version& version = versions_.computing_again(
-        choose_recomputed(graph_, bytes_, node_seconds_, static_cast<int64_t>(capacity_)),
-        planner_);
-    capacity_ *= factor_;
+  while (made_.size() <= k && looked_ < capacities_ && idle_ < kLimit.idle_capacities) {
+    Version& version = at_capacity(looked_++);
     if (version.options.recomputed.empty() ||
         std::find(made_.begin(), made_.end(), &version) != made_.end())
       continue;
-    const bool less = (version.posed || versions_.pose(version)) && version.possible &&
-                      version.least_claims < least_claims_;
+    const bool less = claims_less(versions_, version, least_claims_);
     idle_ = less ? 0 : idle_ + 1;
     if (!less) continue;
     least_claims_ = version.least_claims;
@@ -193,9 +226,24 @@ Version* Series::member(size_t k) {
   return k < made_.size() ? made_[k] : nullptr;
 }
 
+/// As long as a capacity is met claims fall with it. So the last that is met is looked for, and
+/// what comes behind it is made.
 Version& Series::least() {
-  (void)member(SIZE_MAX);
-  return made_.empty() ? versions_.computing_again({}, planner_) : *made_.back();
+  int met = -1, missed = capacities_;
+  while (met + 1 < missed) {
+    const int middle = (met + missed) / 2;
+    (chosen(middle).fits ? met : missed) = middle;
+  }
+  Version* out = &versions_.computing_again({}, planner_);
+  int64_t claims = whole_claims_;
+  for (int k = std::max(0, met), idle = 0; k < capacities_ && idle < kLimit.idle_capacities; ++k) {
+    Version& version = at_capacity(k);
+    if (&version == out) continue;
+    const bool less = claims_less(versions_, version, claims);
+    idle = less ? 0 : idle + 1;
+    if (less) out = &version, claims = version.least_claims;
+  }
+  return *out;
 }
 
 }  // namespace shardrun

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -10,7 +11,9 @@
 #include <vector>
 
 #include "graph/passes/liveness.h"
+#include "planner/limit_settings.h"
 #include "planner/plan_search.h"
+#include "planner/recompute.h"
 
 namespace shardrun {
 
@@ -50,8 +53,9 @@ class Versions {
   Version& hidden(Version& version);
   /// The first with such a fraction of these sums exposed, whose solutions are near two others'.
   Version& between(double exposed, const Version& left, const Version& right);
-  /// Under known parallelisms, those that hold the least first.
-  const std::vector<Version*>& baselines();
+  /// Under known parallelisms in which weights and the optimizer's state may come to so many bytes
+  /// of a rank, those that claim the least first.
+  std::vector<Version*> baselines(int64_t bytes);
 
   /// Makes the search, and once more where it was closed. False if it is impossible.
   bool pose(Version& version);
@@ -72,7 +76,7 @@ class Versions {
   RuleCache& rules_;
   PlanReport& report_;
   std::deque<Version> all_;
-  std::optional<std::vector<Version*>> baselines_;
+  std::map<std::string, Version*> baselines_;  // by name
   int64_t uses_ = 0;
 };
 
@@ -88,19 +92,25 @@ class Series {
   /// The k-th, null behind the last: there is none behind some that claim no less than those before
   /// them.
   Version* member(size_t k);
-  /// That which claims the least, where nothing is computed again if there is no other.
+  /// That which claims the least, where nothing is computed again if there is no other. Makes few
+  /// of the others.
   Version& least();
 
  private:
+  Version& at_capacity(int k);
+  const Recomputed& chosen(int k);
   Versions& versions_;
   const Graph& graph_;
   const PlannerChoice planner_;
   const std::vector<double> node_seconds_;  // of the base
   const ValueBytes bytes_;                  // the same
-  double capacity_;
+  const double capacity_;
   const double factor_;
-  int64_t least_claims_ = 0;   // so far
-  int looked_ = 0, idle_ = 0;  // at capacities; those in a row that claimed no less
+  int64_t whole_claims_ = 0;            // where nothing is computed again
+  int capacities_ = kLimit.capacities;  // 0: nothing may be
+  std::map<int, Recomputed> chosen_;    // by power of the factor
+  int64_t least_claims_ = 0;            // of those made
+  int looked_ = 0, idle_ = 0;           // at capacities; in a row that claimed no less
   std::vector<Version*> made_;
 };
 

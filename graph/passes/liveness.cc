@@ -20,16 +20,12 @@ class Ranges {
       for (ValueId id : steps_[at(s)].out) last_[at(id)] = s;
       for (ValueId id : steps_[at(s)].in) last_[at(id)] = s;
     }
-    for (size_t v = 0; v < last_.size(); ++v) {
-      if (values_.kept[v]) last_[v] = end_ - 1;
-    }
+    for (ValueId id : values_.kept) last_[at(id)] = end_ - 1;
   }
 
   std::vector<int64_t> alive() {
     change_.assign(steps_.size() + 1, 0);
-    for (size_t v = 0; v < last_.size(); ++v) {
-      if (values_.given[v]) hold(0, last_[v], values_.bytes[v]);
-    }
+    for (ValueId id : values_.given) hold(0, last_[at(id)], values_.bytes[at(id)]);
     for (int s = 0; s < end_; ++s) {
       for (size_t r = 0; r < steps_[at(s)].out.size(); ++r) add_result(s, r);
     }
@@ -97,10 +93,12 @@ ValueBytes whole_bytes(const Graph& graph) {
 LiveValues live_values(const Graph& graph, ValueBytes bytes) {
   LiveValues out;
   out.bytes = std::move(bytes);
-  for (const Value& value : graph.values()) out.given.push_back(value.role == Role::batch);
+  for (size_t v = 0; v < graph.values().size(); ++v) {
+    if (graph.values()[v].role == Role::batch) out.given.push_back(static_cast<ValueId>(v));
+  }
   out.kept = out.given;
-  for (ValueId id : graph.outputs) out.kept[at(id)] = true;
-  for (const auto& [name, id] : graph.metrics) out.kept[at(id)] = true;
+  out.kept.insert(out.kept.end(), graph.outputs.begin(), graph.outputs.end());
+  for (const auto& [name, id] : graph.metrics) out.kept.push_back(id);
   out.becomes.assign(graph.values().size(), kNoValue);
   for (const auto& [held, next] : graph.updates) out.becomes[at(next)] = held;
   return out;

@@ -19,12 +19,11 @@ struct LiveStep {
   const OpDef* op = nullptr;
 };
 
-/// By value.
 struct LiveValues {
   ValueBytes bytes;
-  std::vector<bool> given;       // there before the first step: batches
-  std::vector<bool> kept;        // there after the last: outputs, metrics, and batches
-  std::vector<ValueId> becomes;  // the persistent value that it replaces, or kNoValue
+  std::vector<ValueId> given;    // there before the first step: batches
+  std::vector<ValueId> kept;     // there after the last: outputs, metrics, and batches
+  std::vector<ValueId> becomes;  // by value: the persistent one that it replaces, or kNoValue
 };
 LiveValues live_values(const Graph& graph, ValueBytes bytes);
 

@@ -26,7 +26,9 @@ class Flow {
   explicit Flow(const Graph& graph)
       : graph_(graph),
         values_(live_values(graph, whole_bytes(graph))),
-        readers_(graph.values().size()) {
+        readers_(graph.values().size()),
+        kept_(graph.values().size(), false) {
+    for (ValueId id : values_.kept) kept_[at(id)] = true;
     for (size_t n = 0; n < graph.nodes().size(); ++n) {
       for (ValueId in : graph.nodes()[n].inputs) {
         std::vector<size_t>& readers = readers_[at(in)];
@@ -38,7 +40,7 @@ class Flow {
   const Graph& graph() const { return graph_; }
   int64_t bytes(ValueId id) const { return values_.bytes[at(id)]; }
   const std::vector<size_t>& readers(ValueId id) const { return readers_[at(id)]; }
-  bool kept(ValueId id) const { return values_.kept[at(id)]; }
+  bool kept(ValueId id) const { return kept_[at(id)]; }
   bool updates(ValueId id) const { return values_.becomes[at(id)] != kNoValue; }
 
   /// What has to run before a node: who makes its operands, and who reads what it replaces.
@@ -82,6 +84,7 @@ class Flow {
   const Graph& graph_;
   LiveValues values_;
   std::vector<std::vector<size_t>> readers_;
+  std::vector<bool> kept_;  // by value: LiveValues::kept
 };
 
 /// Nodes become ready one after the other; of the ready ones the one that shrinks what is alive

@@ -34,8 +34,12 @@ Recomputation::Recomputation(const Graph& graph) : graph_(graph) {
         end_ = std::max(end_, maker);
     }
   }
-  for (size_t n = 0; n < graph.nodes().size(); ++n)
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
     late_.push_back(static_cast<NodeId>(n) > end_ && !forward[n]);
+    first_maker_.push_back(makers_.size());
+    for (ValueId in : graph.nodes()[n].inputs) makers_.push_back(graph.value(in).producer);
+  }
+  first_maker_.push_back(makers_.size());
 }
 
 bool Recomputation::may_run_again(NodeId node) const {
@@ -46,18 +50,19 @@ void Recomputation::run_again(NodeId node, const std::vector<bool>& again, std::
                               std::vector<Run>& runs) const {
   if (node < 0 || !again[at(node)] || done[at(node)]) return;
   done[at(node)] = true;
-  for (ValueId in : graph_.node(node).inputs)
-    run_again(graph_.value(in).producer, again, done, runs);
+  for (size_t i = first_maker_[at(node)]; i < first_maker_[at(node) + 1]; ++i)
+    run_again(makers_[i], again, done, runs);
   runs.push_back({node, true});
 }
 
 std::vector<Recomputation::Run> Recomputation::order(const std::vector<bool>& again) const {
   std::vector<Run> runs;
+  runs.reserve(2 * again.size());
   std::vector<bool> done(again.size(), false);
   for (size_t n = 0; n < again.size(); ++n) {
     if (late_[n]) {
-      for (ValueId in : graph_.nodes()[n].inputs)
-        run_again(graph_.value(in).producer, again, done, runs);
+      for (size_t i = first_maker_[n]; i < first_maker_[n + 1]; ++i)
+        run_again(makers_[i], again, done, runs);
     }
     runs.push_back({static_cast<NodeId>(n), false});
   }

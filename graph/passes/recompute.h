@@ -40,6 +40,8 @@ class Recomputation {
   const Graph& graph_;
   NodeId end_ = -1;  // of the forward pass
   std::vector<bool> late_;
+  std::vector<NodeId> makers_;       // of each node's operands, one node behind the other
+  std::vector<size_t> first_maker_;  // by node, and behind the last
 };
 
 /// What the nodes of a graph that run again are called: "again/h.0.Gelu".

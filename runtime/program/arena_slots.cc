@@ -117,14 +117,16 @@ int64_t most_alive(const std::vector<Slot>& slots, int steps) {
   return *std::max_element(alive.begin(), alive.end());
 }
 
-SlotsPlaced place_slots(std::vector<Slot>& slots, int steps) {
+SlotsPlaced place_slots(std::vector<Slot>& slots, int steps, int64_t enough) {
   const int64_t fullest = most_alive(slots, steps);
-  SlotsPlaced best{std::numeric_limits<int64_t>::max(), {}};
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  SlotsPlaced best{kAny, {}};
   std::vector<Slot> tried = slots;
   for (const SlotOrder order : {SlotOrder::bytes, SlotOrder::bytes_and_time, SlotOrder::time}) {
-    if (best.bytes <= fullest) break;  // none takes less
-    const int64_t bytes = best_fit(tried, sorted(tried, order), best.bytes - 1);
-    if (bytes >= best.bytes) continue;
+    const int64_t most = best.bytes == kAny ? kAny : std::min(best.bytes - 1, enough);
+    if (most < fullest) break;  // none takes so few
+    const int64_t bytes = best_fit(tried, sorted(tried, order), most);
+    if (bytes > most) continue;
     best = {bytes, order};
     slots = tried;
   }

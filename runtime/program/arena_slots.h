@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace shardrun {
@@ -27,8 +28,9 @@ int64_t most_alive(const std::vector<Slot>& slots, int steps);
 
 /// Gives every slot its offset, so that none overlaps another one alive with it. The best of all
 /// orders: largest first is good on the whole, but a long-lived small buffer placed late can leave
-/// a hole.
-SlotsPlaced place_slots(std::vector<Slot>& slots, int steps);
+/// a hole. Where the first takes more than `enough`, others count if they do not.
+SlotsPlaced place_slots(std::vector<Slot>& slots, int steps,
+                        int64_t enough = std::numeric_limits<int64_t>::max());
 
 /// The same in one order and within so many bytes. False where they don't suffice: the offsets mean
 /// nothing then.

@@ -90,7 +90,7 @@ constexpr Pass kPasses[] = {
     {"place_memory", "every buffer and workspace at its place in the arena", false,
      [](Program program, const Compilation& c) {
        place_memory(program, c.traits.needs_of(), c.options.persistent_like,
-                    c.partition.collectives(), c.plan.hold_fraction, c.options.limit);
+                    c.partition.collectives(), c.plan.hold_fraction, c.options.limits);
        return program;
      }},
 };

@@ -53,8 +53,7 @@ struct CompileOptions {
   Steps steps = Steps::fused;
   /// Lay persistent buffers out as that Program did: for the evaluation of a training step.
   const Program* persistent_like = nullptr;
-  /// Bytes of the arena. A Program that takes more is only to be looked at (place_memory).
-  int64_t limit = kAnyArena;
+  ArenaLimits limits = {};  // a Program that does not fit is only to be looked at (place_memory)
   std::string stop_after = {};  // the last pass that runs; "": all of them
   std::function<void(const PassReport&)> after = nullptr;  // called behind each
 };

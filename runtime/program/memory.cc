@@ -81,15 +81,16 @@ class SlotMap {
     }
   }
 
-  /// Places the slots behind the persistent part and writes every offset. `limit`: of the slots.
-  void place(Program& program, Collectives collectives, double hold_fraction, int64_t limit) {
+  /// Places the slots behind the persistent part and writes every offset.
+  void place(Program& program, Collectives collectives, double hold_fraction,
+             const ArenaLimits& limits) {
     const std::vector<Slot> apart = program.fused.empty() ? slots_ : slots_for_chains();
     const bool overlap = collectives == Collectives::apart;
     const int64_t fullest = most_alive(slots_, steps());
     const auto more = static_cast<int64_t>(hold_fraction * static_cast<double>(fullest));
     // Where there are bytes to spend, the first order is most often good enough.
     const bool held = overlap && more > 0 && hold_for_overlap(apart, {fullest}, more);
-    if (!held) place_tightly(apart, overlap, more, limit);
+    if (!held) place_tightly(apart, overlap, more, limits);
     program.arena_bytes = program.persistent_bytes + used_bytes(slots_);
     const auto offset = [&](int slot) {
       return slot < 0 ? 0 : program.persistent_bytes + slots_[static_cast<size_t>(slot)].offset;
@@ -130,9 +131,11 @@ class SlotMap {
 
   /// The fewest bytes that an order comes to. As far as they suffice, chains stay whole and
   /// collectives' memory is held longer, that with so many bytes `more`.
-  void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more, int64_t limit) {
-    const SlotsPlaced found = place_slots(slots_, steps());
-    overlap = overlap && found.bytes <= limit;
+  void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more,
+                     const ArenaLimits& limits) {
+    const int64_t persistent = program_.persistent_bytes;
+    const SlotsPlaced found = place_slots(slots_, steps(), limits.enough - persistent);
+    overlap = overlap && found.bytes <= limits.fits - persistent;
     bool placed = false;
     if (!program_.fused.empty())
       placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);
@@ -280,14 +283,14 @@ std::vector<bool> runs_in_place(const Program& program) {
 }
 
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like,
-                  Collectives collectives, double hold_fraction, int64_t limit) {
+                  Collectives collectives, double hold_fraction, const ArenaLimits& limits) {
   for (Step& step : program.setup) {
     SR_REQUIRE(!needs || needs(program, step) == StepBytes(), internal, "setup '", step.node.name,
                "' wants a workspace");
   }
   for (Step& step : program.steps) step.needs = needs ? needs(program, step) : StepBytes();
   place_persistent(program, persistent_like);
-  SlotMap(program).place(program, collectives, hold_fraction, limit - program.persistent_bytes);
+  SlotMap(program).place(program, collectives, hold_fraction, limits);
   cut_chains(program);
 }
 

@@ -17,6 +17,13 @@ inline constexpr double kHoldFraction = 0.1;
 /// Bytes of an arena that nothing limits.
 inline constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
 
+/// What a Program is compared with, in bytes of its arena.
+struct ArenaLimits {
+  int64_t fits = kAnyArena;    // no rank is to run it if it takes more
+  int64_t enough = kAnyArena;  // how many more it takes is of no matter: at least `fits`
+  bool operator==(const ArenaLimits&) const = default;
+};
+
 /// What the backend needs for a step.
 using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 
@@ -29,13 +36,14 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// (runtime/program/fusion/chains.h).
 /// Collectives::apart: what a collective uses is given to kernels that would have to wait for it as
 /// late as that takes no more bytes (runtime/program/collective_waits.h), or no more than
-/// `hold_fraction` of the temporary ones. Where the arena comes to more than `limit`, no rank is to
-/// run the Program, and nothing is given to kernels later.
+/// `hold_fraction` of the temporary ones.
+/// `limits`: a Program that does not fit gives nothing to kernels later, and takes roughly as few
+/// bytes as it can if those are more than enough.
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program by its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,
                   Collectives collectives = Collectives::together, double hold_fraction = 0,
-                  int64_t limit = kAnyArena);
+                  const ArenaLimits& limits = {});
 
 /// By buffer the one in whose memory it lies: a reshape's result in its operand's, even where both
 /// are read afterwards, unless the host or another step writes either of them, or it is persistent.

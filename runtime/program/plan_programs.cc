@@ -21,46 +21,48 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
   programs_.resize(classes_.first.size());
 }
 
-const Program& PlanPrograms::of_rank(int64_t rank, int64_t enough) {
-  std::optional<Program>& program =
+const Program& PlanPrograms::of_rank(int64_t rank, const ArenaLimits& limits) {
+  auto& [program, its] =
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
-  if (!program) {
-    CompileOptions options;
-    options.limit = enough;
-    if (training_) options.persistent_like = &training_->of_rank(rank);
-    program = compile(partition_, plan_, rank, traits_, options);
-    if (program->arena_bytes > enough) {
-      too_large_ = std::exchange(program, std::nullopt);
-      return *too_large_;
-    }
-  }
-  return *program;
+  // What fits is as without limits.
+  const bool is_whole = program && program->arena_bytes <= its.fits;
+  if (is_whole || (program && limits == its)) return *program;
+  CompileOptions options;
+  options.limits = its = limits;
+  if (training_) options.persistent_like = &training_->of_rank(rank);
+  return program.emplace(compile(partition_, plan_, rank, traits_, options));
 }
 
 std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {
   return compile(partition_, plan, 0, traits_, {.stop_after = "keep_packed"}).setup;
 }
 
-const Program& PlanPrograms::fullest_of(const std::vector<int64_t>& ranks, int64_t enough) {
-  const Program* most = &of_rank(ranks[0], enough);
+const Program& PlanPrograms::fullest_of(const std::vector<int64_t>& ranks,
+                                        const ArenaLimits& limits) {
+  const Program* most = &of_rank(ranks[0], limits);
   for (int64_t rank : ranks) {
-    if (most->arena_bytes > enough) break;
-    const Program& program = of_rank(rank, enough);
+    if (most->arena_bytes > limits.enough) break;
+    const Program& program = of_rank(rank, limits);
     if (program.arena_bytes > most->arena_bytes) most = &program;
   }
   return *most;
 }
 
-const Program& PlanPrograms::fullest() { return fullest_of(classes_.first, kAnyArena); }
+const Program& PlanPrograms::fullest() { return fullest_of(classes_.first, ArenaLimits()); }
 
 std::vector<int64_t> PlanPrograms::compared_ranks(int64_t limit) {
-  const bool ample = limit == 0 || of_rank(0).arena_bytes <= limit / 2;
+  return compared_ranks(limit, of_rank(0));
+}
+
+std::vector<int64_t> PlanPrograms::compared_ranks(int64_t limit, const Program& first) const {
+  const bool ample = limit == 0 || first.arena_bytes <= limit / 2;
   return ample ? std::vector<int64_t>{0} : classes_.first;
 }
 
 const Program& PlanPrograms::compared(int64_t limit, int64_t enough) {
-  const Program& first = of_rank(0, enough);
-  return first.arena_bytes > enough ? first : fullest_of(compared_ranks(limit), enough);
+  const ArenaLimits limits{enough == kAnyArena || limit == 0 ? kAnyArena : limit, enough};
+  const Program& first = of_rank(0, limits);
+  return first.arena_bytes > enough ? first : fullest_of(compared_ranks(limit, first), limits);
 }
 
 std::shared_ptr<PlanPrograms> MeasuredPlans::of(const Plan& plan,

@@ -24,7 +24,7 @@ class PlanPrograms {
 
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return graph_; }  // with what the plan computes again
-  const Program& of_rank(int64_t rank) { return of_rank(rank, kAnyArena); }
+  const Program& of_rank(int64_t rank) { return of_rank(rank, ArenaLimits()); }
   const RankClasses& classes() const { return classes_; }
   /// What rank 0 would do before its first step under this plan if `plan` says what it keeps.
   std::vector<Step> setup_keeping(const Plan& plan) const;
@@ -35,13 +35,15 @@ class PlanPrograms {
   /// expected to take twice as much. Else by one of each class. Plans that are run are counted on
   /// every rank.
   std::vector<int64_t> compared_ranks(int64_t limit);
-  /// Of these the one with the most arena bytes; or one that has more than `enough`, and then as
-  /// CompileOptions::limit says. It stays until the next call.
+  /// Of these the one with the most arena bytes; or one that has more than `enough`. Where that is
+  /// given, those of more than the limit are as CompileOptions::limits says. It stays until the
+  /// next call.
   const Program& compared(int64_t limit, int64_t enough = kAnyArena);
 
  private:
-  const Program& of_rank(int64_t rank, int64_t enough);
-  const Program& fullest_of(const std::vector<int64_t>& ranks, int64_t enough);
+  const Program& of_rank(int64_t rank, const ArenaLimits& limits);
+  const Program& fullest_of(const std::vector<int64_t>& ranks, const ArenaLimits& limits);
+  std::vector<int64_t> compared_ranks(int64_t limit, const Program& first) const;
 
   Plan plan_;
   std::optional<Graph> recomputing_;  // the graph with what the plan computes again, if anything
@@ -50,8 +52,11 @@ class PlanPrograms {
   Partition partition_;
   std::shared_ptr<PlanPrograms> training_;
   RankClasses classes_;
-  std::vector<std::optional<Program>> programs_;  // by class
-  std::optional<Program> too_large_;              // of the last call of `compared`
+  struct Compiled {
+    std::optional<Program> program;
+    ArenaLimits limits;  // of that
+  };
+  std::vector<Compiled> programs_;  // by class
 };
 
 /// The same of several plans for one graph, the last two remembered: a plan is measured while it is

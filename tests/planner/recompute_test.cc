@@ -154,12 +154,12 @@ TEST(ChooseRecomputed, FitsWithLessAndLessAndTheSameBits) {
         out += names.count(graph.nodes()[n].name) > 0 ? seconds[n] : 0;
       return out;
     };
-    EXPECT_TRUE(choose_recomputed(graph, bytes, seconds, peak(graph)).empty());
+    EXPECT_TRUE(choose_recomputed(graph, bytes, seconds, peak(graph)).nodes.empty());
     double last = 0;
     for (const int percent : {95, 85, 80}) {
       const int64_t limit = peak(graph) * percent / 100;
-      const std::set<std::string> names = choose_recomputed(graph, bytes, seconds, limit);
-      EXPECT_EQ(names, choose_recomputed(graph, bytes, seconds, limit));
+      const auto [names, fits] = choose_recomputed(graph, bytes, seconds, limit);
+      EXPECT_EQ(names, choose_recomputed(graph, bytes, seconds, limit).nodes);
       const Graph again = with_recomputed(graph, names);
       check_graph(again);
       EXPECT_LE(peak(again), limit) << percent;
@@ -178,7 +178,7 @@ TEST(ChooseRecomputed, TakesTheCheapestBytes) {
   for (const Node& node : graph.nodes())
     seconds.push_back(node_flops(node, graph.types(node.inputs), graph.types(node.outputs)));
   const std::set<std::string> names =
-      choose_recomputed(graph, whole_bytes(graph), seconds, peak(graph) * 95 / 100);
+      choose_recomputed(graph, whole_bytes(graph), seconds, peak(graph) * 95 / 100).nodes;
   EXPECT_FALSE(names.empty());
   for (const Node& node : graph.nodes()) {
     EXPECT_FALSE(node.op == "matmul" && names.count(node.name) > 0) << node.name;

@@ -321,7 +321,7 @@ TEST(Memory, CollectivesThatOverlapKeepTheirWorkspace) {
     // Where no rank can run it, nothing is given to kernels later.
     for (const int64_t above : {0, 1}) {
       Program limited = sum_during_a_product(has_fuller_step);
-      place_memory(limited, needs, nullptr, Collectives::apart, 0, apart.arena_bytes - above);
+      place_memory(limited, needs, nullptr, Collectives::apart, 0, {apart.arena_bytes - above});
       EXPECT_EQ(limited.arena_bytes, apart.arena_bytes);
       EXPECT_EQ(is_reused(limited), above > 0 || !has_fuller_step);
     }

@@ -145,12 +145,23 @@ class GlobalBatchCommand : public testing::Test {
     return at_.shardrun("plan gpt.onnx --mesh 2 --cluster a100-80 " + flags);
   }
 
+  /// Flags with a limit of memory that one micro-batch does not meet, and several do.
+  std::string scarce() const {
+    const Outcome refused =
+        plan("--global-batch 8 --accumulate 1 --recompute never --memory 4KiB");
+    const std::string before = "sure to be found needs ";
+    const size_t at = refused.err.find(before);
+    EXPECT_NE(at, std::string::npos) << describe(refused);
+    const int64_t least = std::stoll(refused.err.substr(at + before.size()));
+    return " --recompute never --memory " + std::to_string(least * 95 / 100) + " ";
+  }
+
   Workspace at_;
 };
 
 /// What it picks is what is the fastest of all numbers, each planned by hand.
 TEST_F(GlobalBatchCommand, PicksTheFastestWithinMemory) {
-  for (const std::string memory : {"", " --memory 2MiB --recompute never"}) {
+  for (const std::string& memory : {std::string(), scarce()}) {
     const Outcome chosen = plan("--global-batch 8 --accumulate auto" + memory);
     ASSERT_EQ(chosen.status, 0) << describe(chosen);
     EXPECT_NE(chosen.out.find("micro-batches tried: 1 x 8"), std::string::npos) << describe(chosen);
@@ -230,9 +241,9 @@ TEST_F(GlobalBatchCommand, TurnsInTheTableOfTactics) {
   };
   EXPECT_GT(step("batch@a"), 0) << describe(table);
   EXPECT_GT(step("batch@turns=4"), 2 * step("batch@a")) << describe(table);
-  const std::string scarce = "--global-batch 8 --memory 2MiB --recompute never ";
-  const Outcome found = plan(scarce + "--tactic batch@turns=auto"),
-                asked = plan(scarce + "--accumulate auto");
+  const std::string flags = "--global-batch 8" + scarce();
+  const Outcome found = plan(flags + "--tactic batch@turns=auto"),
+                asked = plan(flags + "--accumulate auto");
   ASSERT_EQ(found.status, 0) << describe(found);
   EXPECT_NE(found.out.find("micro-batches tried: 1 x 8 does not fit"), std::string::npos)
       << describe(found);
