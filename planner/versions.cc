@@ -51,8 +51,7 @@ Version& Versions::between(double exposed, const Version& left, const Version& r
   return version;
 }
 
-/// Weights and the optimizer's state come to at least so many bytes of a rank under a baseline.
-static int64_t least_held(const Graph& graph, const PlannerChoice& baseline, const Mesh& mesh) {
+int64_t least_held(const Graph& graph, const PlannerChoice& baseline, const Mesh& mesh) {
   int64_t weights = 1, state = 1;  // parts that each may be cut into
   const std::vector<AxisCuts> cuts = cuts_by_axis(*baseline_schedule(baseline, mesh), mesh);
   for (size_t axis = 0; axis < cuts.size(); ++axis) {

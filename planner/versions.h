@@ -80,6 +80,9 @@ class Versions {
   int64_t uses_ = 0;
 };
 
+/// Weights and the optimizer's state come to at least so many bytes of a rank under a baseline.
+int64_t least_held(const Graph& graph, const PlannerChoice& baseline, const Mesh& mesh);
+
 /// Versions with more and more computed again, each made when it is asked for. Each claims less
 /// than all before it.
 class Series {

@@ -147,8 +147,7 @@ class GlobalBatchCommand : public testing::Test {
 
   /// Flags with a limit of memory that one micro-batch does not meet, and several do.
   std::string scarce() const {
-    const Outcome refused =
-        plan("--global-batch 8 --accumulate 1 --recompute never --memory 4KiB");
+    const Outcome refused = plan("--global-batch 8 --accumulate 1 --recompute never --memory 4KiB");
     const std::string before = "sure to be found needs ";
     const size_t at = refused.err.find(before);
     EXPECT_NE(at, std::string::npos) << describe(refused);

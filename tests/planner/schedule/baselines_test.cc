@@ -3,6 +3,7 @@
 
 #include "planner/planner.h"
 #include "planner/schedule/schedule.h"
+#include "planner/versions.h"
 #include "tests/planner/schedule/planned_step.h"
 
 namespace shardrun {
@@ -379,6 +380,32 @@ TEST(Baselines, NamesPerAxis) {
     EXPECT_STREQ(e.what(),
                  "planner 'fsdp+megatron' names 2 mesh axes, the mesh data=4 has 1; give each axis "
                  "one, as --planner fsdp+megatron --mesh data=2,model=4 does");
+  }
+}
+
+/// What is known of a baseline before it is searched: where it names too much, it is left out.
+TEST(Baselines, HoldAtLeastWhatIsSaidBeforehand) {
+  const Graph graphs[] = {step(), perceptron(64, {48, 96, 32}, {})};
+  const Cluster cluster = host_cluster();
+  for (const Graph& graph : graphs) {
+    for (const std::string text : {"a=4", "a=2,b=3", "a=2,b=2"}) {
+      const Mesh mesh = Mesh::parse(text);
+      MeshTables tables(mesh, cluster);
+      int64_t most = 0;
+      for (const PlannerChoice& baseline : baselines_of(mesh)) {
+        SCOPED_TRACE(graph.name + " " + text + " " + to_string(baseline));
+        PlanOptions options;
+        options.planner = baseline;
+        PlanSearch search(graph, tables, options, rules());
+        PlanReport report;
+        search.pose(report);
+        const int64_t held = least_held(graph, baseline, mesh);
+        EXPECT_LE(held, search.held_bytes());
+        EXPECT_GT(3 * held, search.held_bytes());  // or it would say nothing
+        most = std::max(most, held);
+      }
+      EXPECT_EQ(most, least_held(graph, parse_planner("dp"), mesh));
+    }
   }
 }
 
