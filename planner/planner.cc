@@ -204,7 +204,7 @@ class Planning {
 
   void plan_within() {
     compute_more_again();
-    const bool looks_below = is_free() && may_recompute() && mesh_.size() > 1;
+    const bool looks_below = is_free() && mesh_.size() > 1;
     if (looks_below) {
       // The plan that needs least does not depend on the limit. Where that is near it, nothing else
       // is tried if it does not fit. Where a look is short it is looked for in any case, so that a
