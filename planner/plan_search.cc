@@ -10,6 +10,7 @@
 #include "base/process/processors.h"
 #include "graph/passes/recompute.h"
 #include "planner/game/proposal.h"
+#include "planner/limit_settings.h"
 #include "planner/near_solutions.h"
 #include "planner/reshard/forbidden_reshardings.h"
 #include "planner/reshard/sum_price.h"
@@ -134,7 +135,11 @@ LaidOut PlanSearch::loose() {
   smallest_.reset();
   fastest_.reset();
   ArenaUse use;
-  const std::optional<LaidOut> fits = fitting(*loosest_, options_.memory_limit, 1, kAnyArena, use);
+  const int64_t limit = options_.memory_limit;
+  const bool may_fit = limit <= 0 || static_cast<double>(peak_bytes(joint_->problem, *loosest_)) <
+                                         kLimit.claimed * static_cast<double>(limit);
+  const std::optional<LaidOut> fits =
+      may_fit ? fitting(*loosest_, limit, 1, kAnyArena, use) : std::nullopt;
   if (fits) return *fits;
   LaidOut out = lay_out(*loosest_, true, kAnyArena, use);
   if (options_.retime) options_.retime(out.plan);

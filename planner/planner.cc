@@ -204,7 +204,7 @@ class Planning {
 
   void plan_within() {
     compute_more_again();
-    const bool looks_below = is_free() && mesh_.size() > 1;
+    const bool looks_below = is_free() && !graph_.updates.empty() && mesh_.size() > 1;
     if (looks_below) {
       // The plan that needs least does not depend on the limit. Where that is near it, nothing else
       // is tried if it does not fit. Where a look is short it is looked for in any case, so that a
@@ -382,6 +382,7 @@ class Planning {
   }
 
   [[noreturn]] void refuse() const {
+    const int64_t limit = options_.asked_limit > 0 ? options_.asked_limit : options_.memory_limit;
     if (smallest_) report_.least = smallest_->plan;
     const std::string what = str("model '", graph_.name, "' on mesh ", mesh_.to_string(), ": "),
                       held = str("what persists alone comes to ", held_bytes_,
@@ -390,11 +391,11 @@ class Planning {
       return str(std::fixed, std::setprecision(2), static_cast<double>(bytes) / (1 << 20));
     };
     SR_REQUIRE(smallest_, out_of_memory, what, "the search ended after ", options_.solve_seconds,
-               " s without a plan that fits; the limit is ", options_.memory_limit,
-               " bytes a rank (", held, "or a longer search with --plan-seconds");
+               " s without a plan that fits; the limit is ", limit, " bytes a rank (", held,
+               "or a longer search with --plan-seconds");
     fail(ErrorKind::out_of_memory, what, "a plan that is sure to be found needs ",
-         smallest_->plan.bytes, " bytes a rank, the limit is ", options_.memory_limit, " (",
-         mib(smallest_->plan.bytes), " MiB of ", mib(options_.memory_limit), "; ", held,
+         smallest_->plan.bytes, " bytes a rank, the limit is ", limit, " (",
+         mib(smallest_->plan.bytes), " MiB of ", mib(limit), "; ", held,
          "use more ranks or a smaller batch");
   }
 

@@ -25,6 +25,7 @@ using StrategyPool = std::map<std::string, std::vector<NodePlan>>;
 struct PlanOptions {
   PlannerChoice planner = {};  // parse_planner
   int64_t memory_limit = 0;    // arena bytes a rank; 0: not limited
+  int64_t asked_limit = 0;     // what a refusal says that the limit is; 0: memory_limit
   double solve_seconds = 10;   // of work of the search (planner/solver/deadline.h)
   uint64_t seed = 0;
   /// Of a Schedule, in order (planner/schedule/schedule.h): axes that they name hold what they say,

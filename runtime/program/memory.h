@@ -21,7 +21,6 @@ inline constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
 struct ArenaLimits {
   int64_t fits = kAnyArena;    // no rank is to run it if it takes more
   int64_t enough = kAnyArena;  // how many more it takes is of no matter: at least `fits`
-  bool operator==(const ArenaLimits&) const = default;
 };
 
 /// What the backend needs for a step.

@@ -21,12 +21,17 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
   programs_.resize(classes_.first.size());
 }
 
+/// Does a Program of so many bytes, made under `its` limits, do for others? What fits is whole, and
+/// what is not more than enough has its exact bytes.
+static bool serves(int64_t bytes, const ArenaLimits& its, const ArenaLimits& others) {
+  const bool is_whole = bytes <= its.fits, is_exact = bytes <= its.enough;
+  return (is_whole || bytes > others.fits) && (is_exact || bytes > others.enough);
+}
+
 const Program& PlanPrograms::of_rank(int64_t rank, const ArenaLimits& limits) {
   auto& [program, its] =
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
-  // What fits is as without limits.
-  const bool is_whole = program && program->arena_bytes <= its.fits;
-  if (is_whole || (program && limits == its)) return *program;
+  if (program && serves(program->arena_bytes, its, limits)) return *program;
   CompileOptions options;
   options.limits = its = limits;
   if (training_) options.persistent_like = &training_->of_rank(rank);

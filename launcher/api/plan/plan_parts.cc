@@ -87,7 +87,7 @@ class Parts {
       // the limit, so a limit that a refusal names will do.
       options_.least = true;
       plan_training();
-      plan_last_evaluation(its);
+      plan_evaluation(limit_, its);
     }
     out_.report.discovery_seconds += its.discovery_seconds;
     out_.report.kernel_runs += its.kernel_runs;
@@ -139,26 +139,14 @@ class Parts {
   void check_evaluation_fits(const Plan& training) {
     out_.train = training;
     PlanReport its;
-    try {
-      plan_evaluation(training.bytes, its);
-    } catch (const Error& error) {
-      if (!is_out_of_memory(error)) throw;
-      plan_last_evaluation(its);
-    }
+    plan_evaluation(training.bytes, its);
   }
 
-  void plan_last_evaluation(PlanReport& report) {
-    try {
-      plan_evaluation(limit_, report);
-    } catch (const Error&) {
-      out_.report = report;
-      throw;
-    }
-  }
-
+  /// What a refusal finds to be the least is then that of `out_.report`.
   void plan_evaluation(int64_t limit, PlanReport& report) {
     PlanOptions options = options_;
     options.memory_limit = limit;
+    options.asked_limit = limit_;
     options.least = false;
     options.requests.clear();  // of the training step's values
     options.tactics.clear();
@@ -180,10 +168,15 @@ class Parts {
       retime(*programs, out_.cluster, programs->compared_ranks(limit), plan);
     };
     options.retime_kept = nullptr;
-    within("validation, whose weights lie as in training", [&] {
-      out_.evaluation = plan_shardings(model_.evaluation, out_.train.mesh, out_.cluster, options,
-                                       rules_, &report);
-    });
+    try {
+      within("validation, whose weights lie as in training", [&] {
+        out_.evaluation = plan_shardings(model_.evaluation, out_.train.mesh, out_.cluster, options,
+                                         rules_, &report);
+      });
+    } catch (const Error&) {
+      out_.report.least = report.least;
+      throw;
+    }
   }
 
   const Model::Impl& model_;
