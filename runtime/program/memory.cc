@@ -130,12 +130,13 @@ class SlotMap {
   }
 
   /// The fewest bytes that an order comes to. As far as they suffice, chains stay whole and
-  /// collectives' memory is held longer, that with so many bytes `more`.
+  /// collectives' memory is held longer, that with so many bytes `more`; but not where no rank is
+  /// to run this.
   void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more,
                      const ArenaLimits& limits) {
     const int64_t persistent = program_.persistent_bytes;
     const SlotsPlaced found = place_slots(slots_, steps(), limits.enough - persistent);
-    overlap = overlap && found.bytes <= limits.fits - persistent;
+    if (found.bytes > limits.fits - persistent) return;
     bool placed = false;
     if (!program_.fused.empty())
       placed = (overlap && hold_for_overlap(apart, found, more)) || place_within(apart, found);

@@ -22,10 +22,10 @@ PlanPrograms::PlanPrograms(const Graph& graph, Plan plan, const Cluster& cluster
 }
 
 /// Does a Program of so many bytes, made under `its` limits, do for others? What fits is whole, and
-/// what is not more than enough has its exact bytes.
+/// what is not more than enough has its exact bytes; all else is known to have more.
 static bool serves(int64_t bytes, const ArenaLimits& its, const ArenaLimits& others) {
   const bool is_whole = bytes <= its.fits, is_exact = bytes <= its.enough;
-  return (is_whole || bytes > others.fits) && (is_exact || bytes > others.enough);
+  return (is_whole || bytes > others.fits) && (is_exact || others.enough <= its.enough);
 }
 
 const Program& PlanPrograms::of_rank(int64_t rank, const ArenaLimits& limits) {

@@ -79,5 +79,30 @@ TEST(ArenaSlots, AreTheSameWithinWhatTheyTakeAndDoNotFitWithinLess) {
   EXPECT_GT(best.size(), 1u);  // else one order would do
 }
 
+/// What suffices is found as without it, and of what does not it is said that it does not.
+TEST(ArenaSlots, EnoughBytesAreFoundExactly) {
+  int by_others = 0, roughly = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const std::vector<Slot> slots = random_slots(seed, 100);
+    std::vector<Slot> free = slots;
+    const SlotsPlaced found = place_slots(free, kSteps);
+    for (const int64_t less : {0, 1}) {
+      std::vector<Slot> placed = slots;
+      const SlotsPlaced its = place_slots(placed, kSteps, found.bytes - less);
+      EXPECT_EQ(used_bytes(placed), its.bytes);
+      if (less == 0) {
+        EXPECT_EQ(placed, free);
+        by_others += its.order != SlotOrder::bytes;
+      } else {
+        EXPECT_GE(its.bytes, found.bytes);
+        EXPECT_EQ(its.order, SlotOrder::bytes);
+        roughly += its.bytes > found.bytes;
+      }
+    }
+  }
+  EXPECT_GT(by_others, 0);
+  EXPECT_GT(roughly, 0);
+}
+
 }  // namespace
 }  // namespace shardrun

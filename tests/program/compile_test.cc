@@ -152,5 +152,25 @@ TEST(Compile, ComparesPlansByOneRankWhereMemoryIsAmple) {
   EXPECT_EQ(programs.compared(2 * first - 1, first - 1).arena_bytes, first);
 }
 
+/// A Program that was looked at within limits is made anew where more is asked of it.
+TEST(Compile, EarlierLimitsChangeNothing) {
+  const Graph graph = gpt();
+  const Plan plan = test::random_plan(graph, Mesh::parse("a=2"), 5);
+  const BackendTraits traits;
+  Cluster cluster = host_cluster();
+  cluster.collectives = Collectives::apart;
+  const auto offsets = [](const Program& program) {
+    std::vector<int64_t> out;
+    for (const Buffer& buffer : program.buffers) out.push_back(buffer.offset);
+    return out;
+  };
+  PlanPrograms fresh(graph, plan, cluster, traits), programs(graph, plan, cluster, traits);
+  const Program& whole = fresh.fullest();
+  EXPECT_GT(programs.compared(1, 1).arena_bytes, 1);
+  EXPECT_EQ(programs.compared(1, whole.arena_bytes).arena_bytes, whole.arena_bytes);
+  EXPECT_NE(offsets(programs.compared(1, whole.arena_bytes)), offsets(whole));
+  EXPECT_EQ(offsets(programs.of_rank(whole.rank)), offsets(whole));
+}
+
 }  // namespace
 }  // namespace shardrun
