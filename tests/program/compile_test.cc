@@ -166,8 +166,9 @@ TEST(Compile, EarlierLimitsChangeNothing) {
   };
   PlanPrograms fresh(graph, plan, cluster, traits), programs(graph, plan, cluster, traits);
   const Program& whole = fresh.fullest();
-  EXPECT_GT(programs.compared(1, 1).arena_bytes, 1);
-  EXPECT_EQ(programs.compared(1, whole.arena_bytes).arena_bytes, whole.arena_bytes);
+  // Memory that is held longer may by chance come to fewer bytes.
+  for (const int64_t enough : {int64_t{1}, whole.arena_bytes, int64_t{1} << 40})
+    EXPECT_GE(programs.compared(1, enough).arena_bytes, whole.arena_bytes);
   EXPECT_NE(offsets(programs.compared(1, whole.arena_bytes)), offsets(whole));
   EXPECT_EQ(offsets(programs.of_rank(whole.rank)), offsets(whole));
 }
