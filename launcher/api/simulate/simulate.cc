@@ -10,6 +10,7 @@
 #include "choices.h"
 #include "measure/cluster.h"
 #include "plan/plan.h"
+#include "planner/planner_choice.h"
 #include "ranks/backend.h"
 #include "ranks/world.h"
 #include "simulate/simulated_text.h"
@@ -243,6 +244,10 @@ PlanRequest request_of_stage(World& world, const PlanRequest& request,
     if (out.memory_bytes == 0) out.memory_bytes = cluster.memory_bytes * stages;
     return out;
   });
+}
+
+void check_planner(const std::string& planner) {
+  at_boundary([&] { parse_planner(planner); });
 }
 
 void check_stages(const Model& model, const SimulateRequest& request) {

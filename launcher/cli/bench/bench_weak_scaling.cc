@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -122,9 +121,7 @@ class WeakScaling {
     if (o_.launcher == "mpirun") mpirun_ = launcher_words(o_.mpirun);
     machine_ = this_machine();
     if (!o_.threads) o_.threads = std::max(1, machine_.cores / o_.ranks.back());
-    if (const auto kind = std::filesystem::path(o_.plot).extension();
-        !kind.empty() && kind != ".svg")
-      refuse("--plot " + o_.plot + ": the plot is an SVG; name it .svg");
+    check_plot(o_.plot);
     World alone = World::threads(1);
     check_outputs(alone, {{"--json", o_.json}, {"--plot", o_.plot}}, {});
   }

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <set>
+
+#include "shardrun/shardrun.h"
 
 namespace shardrun::cli {
 namespace {
@@ -158,6 +161,12 @@ class Writer {
 };
 
 }  // namespace
+
+void check_plot(const std::string& path) {
+  const std::string kind = std::filesystem::path(path).extension();
+  if (!kind.empty() && kind != ".svg")
+    throw Failure(Failure::Kind::call, "--plot " + path + ": the plot is an SVG; name it .svg");
+}
 
 std::string svg(const Plot& plot) { return Writer(plot).write(); }
 

@@ -22,6 +22,9 @@ struct Plot {
   std::vector<Line> lines;
 };
 
+/// Throws Failure(call) unless a file of that name, if any, may be an SVG.
+void check_plot(const std::string& path);
+
 /// x is on a scale of twos, y from 0. Each x that occurs is a tick.
 std::string svg(const Plot& plot);
 

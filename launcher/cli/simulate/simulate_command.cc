@@ -123,8 +123,7 @@ void take_fastest(World& world, const Arguments& args, SimulateRequest request, 
 
 int run_simulate(World& world, Arguments& args, Simulate& simulate) {
   if (simulate.scales->parsed()) {
-    check_outputs(world, {{"--json", simulate.scaling.json}, {"--plot", simulate.scaling.plot}},
-                  {});
+    check_weak_scaling(world, simulate.scaling);
     return run_weak_scaling(simulate.scaling);
   }
   if (args.threads) world.assume_threads(*args.threads);

@@ -94,6 +94,13 @@ nlohmann::json json_of(const SimulatedScaling& o, const std::vector<SimulatedRow
 
 }  // namespace
 
+void check_weak_scaling(World& world, const SimulatedScaling& o) {
+  for (const std::string& planner : o.planners) check_planner(planner);
+  for (const int ranks : o.ranks) bench_model(o.model, o.scale, ranks);
+  check_plot(o.plot);
+  check_outputs(world, {{"--json", o.json}, {"--plot", o.plot}}, {});
+}
+
 int run_weak_scaling(const SimulatedScaling& o) {
   const TemporaryFolder folder;
   const Table table({{"ranks", 5},

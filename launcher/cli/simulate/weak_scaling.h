@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "shardrun/shardrun.h"
+
 namespace shardrun::cli {
 
 struct SimulatedScaling {
@@ -16,6 +18,9 @@ struct SimulatedScaling {
 
 /// The subcommand of `simulate`, whose model is then one of its own.
 CLI::App* add_weak_scaling(CLI::App& simulate, SimulatedScaling& scaling);
+
+/// Throws Failure: what cannot be met whatever a plan is, before any is made.
+void check_weak_scaling(World& world, const SimulatedScaling& scaling);
 
 /// A row for each number of ranks and planner, as it is done; what does not fit has a row, too.
 /// Returns the exit status. Throws Failure.

@@ -148,6 +148,14 @@ TEST(Simulate, ScalesWeakly) {
   const Outcome three = at.shardrun("simulate weak-scaling --model gpt --ranks 3");
   EXPECT_EQ(three.status, 2) << describe(three);
   EXPECT_NE(message(three).find("1, 2, 4 and 8 ranks"), std::string::npos) << describe(three);
+  // What cannot be is said before the first row.
+  for (const auto& [flags, said] : {std::pair("--planners dp,nosuch", "planner 'nosuch'"),
+                                    std::pair("--plot s.png", "s.png: the plot is an SVG")}) {
+    const Outcome wrong = at.shardrun(std::string("simulate weak-scaling --model gpt ") + flags);
+    EXPECT_EQ(wrong.status, 2) << describe(wrong);
+    EXPECT_EQ(wrong.out, "");
+    EXPECT_NE(message(wrong).find(said), std::string::npos) << describe(wrong);
+  }
 }
 
 }  // namespace

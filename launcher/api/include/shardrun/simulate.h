@@ -66,6 +66,9 @@ struct SimulateReport {
 PlanRequest request_of_stage(World& world, const PlanRequest& request,
                              const SimulateRequest& simulated);
 
+/// Throws Failure(call), with the names that there are, where it is none of a planner.
+void check_planner(const std::string& planner);
+
 /// Throws Failure(call) where the model's layers, or its micro-batches, do not go into the
 /// request's stages, whatever the plan.
 void check_stages(const Model& model, const SimulateRequest& request);
