@@ -46,12 +46,11 @@ class HintChoice {
       outcomes_[h].followed = follows(*best_.plan, graph_, hints_[h].request);
       if (!outcomes_[h].followed) open.push_back(h);
     }
-    follow(open);
-    int prices = 0;
-    for (size_t h = 0; h < hints_.size() && prices < kMostPrices; ++h) {
-      if (outcomes_[h].followed) continue;
-      price(h, without);
-      ++prices;
+    if (options_.least) {
+      for (size_t h : open) outcomes_[h].why = "the plan of the fewest bytes is taken";
+    } else {
+      follow(open);
+      price_rest(without);
     }
     report = best_.report;
     report.hints = outcomes_;
@@ -115,6 +114,16 @@ class HintChoice {
     ++splits_;
     follow(open.first(open.size() / 2));
     follow(open.subspan(open.size() / 2));
+  }
+
+  /// The first of those that are not followed.
+  void price_rest(double without) {
+    int prices = 0;
+    for (size_t h = 0; h < hints_.size() && prices < kMostPrices; ++h) {
+      if (outcomes_[h].followed) continue;
+      price(h, without);
+      ++prices;
+    }
   }
 
   void price(size_t h, double without) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "shardrun/shardrun.h"
 
@@ -112,7 +113,7 @@ TEST(PlannersWithin, ARefusalCountsValidation) {
   const Model model = load_gpt(world, gpt, options);
   PlanRequest request;
   request.ranks = 8;
-  request.mesh = "2x4";
+  request.mesh = "a=2,b=4";
   request.cluster = "v100-32";
   const Refusal both = refusal(world, model, request);
   EXPECT_TRUE(both.of_validation);
@@ -122,8 +123,11 @@ TEST(PlannersWithin, ARefusalCountsValidation) {
   EXPECT_FALSE(without.of_validation);
   EXPECT_GT(both.bytes, without.bytes);
   request.arena_bytes = both.bytes;
-  const TrainingPlan plan = make_plan(world, model, request);
-  EXPECT_LE(plan.predicted_bytes()[0], both.bytes);
+  for (const std::vector<std::string>& hints : {{}, std::vector<std::string>{"?tokens=[a,-]"}}) {
+    request.shard = hints;
+    const TrainingPlan plan = make_plan(world, model, request);
+    EXPECT_LE(plan.predicted_bytes()[0], both.bytes);
+  }
 }
 
 }  // namespace
