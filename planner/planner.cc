@@ -327,7 +327,10 @@ class Planning {
   }
   /// What neither fits nor is smaller than what is known is not looked at on all ranks.
   void lay_out(Version& version, double bytes, Effort effort) {
-    if (smallest_) effort.enough = std::max(smallest_->plan.bytes, options_.memory_limit);
+    if (smallest_) {
+      const int64_t least = smallest_->plan.bytes;
+      effort.enough = options_.least ? least : std::max(least, options_.memory_limit);
+    }
     PlanReport its;
     within(version, static_cast<int64_t>(bytes), effort, its);
     note(version, version.search->smallest());

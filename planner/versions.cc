@@ -204,7 +204,7 @@ const Recomputed& Series::chosen(int k) {
 
 Version& Series::at_capacity(int k) { return versions_.computing_again(chosen(k).nodes, planner_); }
 
-/// Of a version that was made, or is here, for the first time.
+/// Is something computed again there, so that every plan claims less?
 static bool claims_less(Versions& versions, Version& version, int64_t claims) {
   return !version.options.recomputed.empty() && (version.posed || versions.pose(version)) &&
          version.possible && version.least_claims < claims;

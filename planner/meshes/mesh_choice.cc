@@ -103,7 +103,7 @@ Plan plan_best_mesh(const Graph& graph, int64_t ranks, const Cluster& cluster,
       Plan plan = plan_shardings(graph, mesh, cluster, options, rules, &its_report);
       trial.seconds = plan.seconds;
       trial.bytes = plan.bytes;
-      if (!best || (options.least ? plan.bytes < best->bytes : plan.seconds < best->seconds)) {
+      if (!best || (options.least ? plan.bytes <= best->bytes : plan.seconds < best->seconds)) {
         best = std::move(plan);
         best_report = its_report;
       }

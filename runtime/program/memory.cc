@@ -129,9 +129,9 @@ class SlotMap {
     return slots;
   }
 
-  /// The fewest bytes that an order comes to. As far as they suffice, chains stay whole and
-  /// collectives' memory is held longer, that with so many bytes `more`; but not where no rank is
-  /// to run this.
+  /// The fewest bytes that an order comes to, roughly if they are more than enough. As far as they
+  /// suffice, chains stay whole and collectives' memory is held longer, that with so many bytes
+  /// `more`; but not where no rank is to run this.
   void place_tightly(const std::vector<Slot>& apart, bool overlap, int64_t more,
                      const ArenaLimits& limits) {
     const int64_t persistent = program_.persistent_bytes;

@@ -20,7 +20,7 @@ inline constexpr int64_t kAnyArena = std::numeric_limits<int64_t>::max();
 /// What a Program is compared with, in bytes of its arena.
 struct ArenaLimits {
   int64_t fits = kAnyArena;    // no rank is to run it if it takes more
-  int64_t enough = kAnyArena;  // how many more it takes is of no matter: at least `fits`
+  int64_t enough = kAnyArena;  // how many more it takes is of no matter
 };
 
 /// What the backend needs for a step.
@@ -36,8 +36,8 @@ using NeedsOf = std::function<StepBytes(const Program&, const Step&)>;
 /// Collectives::apart: what a collective uses is given to kernels that would have to wait for it as
 /// late as that takes no more bytes (runtime/program/collective_waits.h), or no more than
 /// `hold_fraction` of the temporary ones.
-/// `limits`: a Program that does not fit gives nothing to kernels later, keeps no fused steps whole,
-/// and takes roughly as few bytes as it can if those are more than enough.
+/// `limits`: a Program that does not fit gives nothing to kernels later, keeps no fused steps
+/// whole, and takes roughly as few bytes as it can if those are more than enough.
 /// `persistent_like`: lay persistent buffers out as that Program did (an eval Program by its
 /// training Program), appending none.
 void place_memory(Program& program, const NeedsOf& needs, const Program* persistent_like = nullptr,

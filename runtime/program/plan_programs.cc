@@ -33,9 +33,11 @@ const Program& PlanPrograms::of_rank(int64_t rank, const ArenaLimits& limits) {
       programs_[static_cast<size_t>(classes_.of_rank[static_cast<size_t>(rank)])];
   if (program && serves(program->arena_bytes, its, limits)) return *program;
   CompileOptions options;
-  options.limits = its = limits;
+  options.limits = limits;
   if (training_) options.persistent_like = &training_->of_rank(rank);
-  return program.emplace(compile(partition_, plan_, rank, traits_, options));
+  program = compile(partition_, plan_, rank, traits_, options);
+  its = limits;
+  return *program;
 }
 
 std::vector<Step> PlanPrograms::setup_keeping(const Plan& plan) const {

@@ -82,7 +82,7 @@ class Parts {
     try {
       plan_evaluation(limit_, its);
     } catch (const Error& error) {
-      if (!is_out_of_memory(error)) throw;
+      if (!is_out_of_memory(error) || options_.planner.kind == PlannerKind::plain_ilp) throw;
       // As a rule the plan of the fewest bytes has the fewest that persist. It does not depend on
       // the limit, so a limit that a refusal names will do.
       options_.least = true;
