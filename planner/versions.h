@@ -102,6 +102,7 @@ class Series {
  private:
   Version& at_capacity(int k);
   const Recomputed& chosen(int k);
+
   Versions& versions_;
   const Graph& graph_;
   const PlannerChoice planner_;

@@ -159,6 +159,7 @@ TEST(ChooseRecomputed, FitsWithLessAndLessAndTheSameBits) {
     for (const int percent : {95, 85, 80}) {
       const int64_t limit = peak(graph) * percent / 100;
       const auto [names, fits] = choose_recomputed(graph, bytes, seconds, limit);
+      EXPECT_TRUE(fits) << percent;
       EXPECT_EQ(names, choose_recomputed(graph, bytes, seconds, limit).nodes);
       const Graph again = with_recomputed(graph, names);
       check_graph(again);
